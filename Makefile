@@ -1,0 +1,54 @@
+# The one entry: `make demo` and `make test` work on a fresh machine with Python 3.11+, a Rust toolchain and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-rust lint format bench soak clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
+
+$(VENV)/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
+	@touch $@
+
+# An editable install: Python from src/, the extension rebuilt when Rust changes.
+$(VENV)/.built: $(VENV)/.ready $(RUST)
+	PIP_QUIET=1 $(BIN)/maturin develop --release --quiet
+	@touch $@
+
+setup: $(VENV)/.built  ## the environment in .venv with kvevents built into it
+
+demo: setup  ## replay a real trace through four engines, round robin and KV-aware
+	$(BIN)/kvevents demo
+
+test: setup test-rust  ## every test
+	$(BIN)/python -m pytest
+
+test-unit: setup  ## the fast part
+	$(BIN)/python -m pytest -m "not integration"
+
+test-rust:  ## tests of the core crate
+	cargo test --quiet --locked -p kvevents-core
+
+lint: setup  ## formats, lints, types, stubs
+	cargo fmt --check
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest kvevents._core --mypy-config-file pyproject.toml
+
+format:  ## format everything
+	cargo fmt
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: setup  ## measure (results under benchmarks/results)
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what was built
+	rm -rf $(VENV) target build
