@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from goldens import Script, script, script_sources
 from hypothesis import HealthCheck, settings
+
+from goldens import Script, script, script_sources
 
 settings.register_profile("fast", max_examples=60, deadline=None)
 settings.register_profile("slow", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,27 +2,35 @@
 use pyo3::prelude::*;
 
 mod buffers;
+mod hashing;
+mod index;
+mod recorder;
+mod wire;
 
 #[pymodule]
-mod _core {
-    use pyo3::prelude::*;
-
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add(
-            "BUILD_PROFILE",
-            if cfg!(debug_assertions) { "debug" } else { "release" },
-        )
-    }
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add(
+        "BUILD_PROFILE",
+        if cfg!(debug_assertions) { "debug" } else { "release" },
+    )?;
+    add_submodule(module, "hashing", hashing::register)?;
+    add_submodule(module, "index", index::register)?;
+    add_submodule(module, "recorder", recorder::register)?;
+    add_submodule(module, "wire", wire::register)
 }
 
-/// Make `kvevents._core.<name>` importable, not only an attribute of the extension.
-#[allow(dead_code)]
-pub(crate) fn register_submodule(module: &Bound<'_, PyModule>, name: &str) -> PyResult<()> {
+/// Add a module that can also be imported by its full name, not only reached as an attribute.
+fn add_submodule<'py>(
+    parent: &Bound<'py, PyModule>,
+    name: &str,
+    register: impl FnOnce(&Bound<'py, PyModule>) -> PyResult<()>,
+) -> PyResult<()> {
     let full_name = format!("kvevents._core.{name}");
-    module.setattr("__name__", &full_name)?;
-    module
+    let module = PyModule::new(parent.py(), &full_name)?;
+    register(&module)?;
+    parent.add(name, &module)?;
+    parent
         .py()
         .import("sys")?
         .getattr("modules")?

@@ -1,0 +1,1 @@
+//! A chain of block hashes that can be continued and split.

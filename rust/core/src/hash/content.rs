@@ -1,0 +1,1 @@
+//! Content hashes: the identity of a block across engines and workers.

@@ -1,0 +1,5 @@
+//! Block hashes: what engines call a block, and what the index calls it.
+
+pub mod chain;
+pub mod content;
+pub mod sglang;

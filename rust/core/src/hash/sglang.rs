@@ -1,0 +1,1 @@
+//! The `sglang` scheme: SHA-256 chained over the pages of a prompt.

@@ -1,0 +1,1 @@
+//! The prefix index: which worker holds how much of a prompt.

@@ -1,0 +1,1 @@
+//! The coalescing recorder: from token buffers to encoded batches.

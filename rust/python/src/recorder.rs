@@ -1,0 +1,6 @@
+//! `kvevents._core.recorder`.
+use pyo3::prelude::*;
+
+pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}

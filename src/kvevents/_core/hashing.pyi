@@ -1,0 +1,1 @@
+"""`kvevents._core.hashing`: see `kvevents.hashing`."""

@@ -1,0 +1,1 @@
+"""`kvevents._core.index`: see `kvevents.index`."""

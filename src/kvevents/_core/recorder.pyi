@@ -1,0 +1,1 @@
+"""`kvevents._core.recorder`: see `kvevents.recorder`."""

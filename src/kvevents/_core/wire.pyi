@@ -1,0 +1,1 @@
+"""`kvevents._core.wire`: see `kvevents.wire`."""
