@@ -1,0 +1,81 @@
+"""The `kvevents` command: one file per subcommand, imported only when it is called.
+
+A command is a function in `kvevents.cli.<name>` of the same name: its signature parses, it calls one public
+function, renders, and returns an exit code (None is 0). Its docstring is its help and holds an example.
+Results go to stdout, notes to stderr.
+
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage or settings, 3 the other side failed, 130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from kvevents import __version__
+from kvevents.errors import ConfigError, KVEventsError
+
+DONE = 0
+ANSWER_IS_NO = 1
+USAGE = 2
+OTHER_SIDE_FAILED = 3
+INTERRUPTED = 130
+
+COMMANDS: dict[str, str] = {}
+"""Every command with its line in `kvevents --help`."""
+
+HELP = """KV cache events for LLM serving: record, coalesce, carry, index, route and see.
+
+Example: `kvevents demo --limit 50`
+
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the other side failed.
+"""
+
+
+def build_app(called: str | None = None) -> App:
+    """The command line as a value, no command imported.
+
+    Args:
+        called: the command about to run: its help is its docstring, where the others have their line of `COMMANDS`.
+    """
+    app = App(
+        name="kvevents",
+        help=HELP,
+        help_format="markdown",
+        version=__version__,
+        version_flags=["--version"],
+        suppress_keyboard_interrupt=False,
+    )
+    for name, summary in COMMANDS.items():
+        app.command(f"kvevents.cli.{name}:{name}", name=name, help=None if name == called else summary)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; an error is one line on stderr.
+
+    Args:
+        arguments: what follows the program's name; None means `sys.argv[1:]`.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    app = build_app(called=words[0] if words else None)
+    try:
+        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except (CycloptsError, ConfigError) as error:
+        return _fail(error, USAGE)
+    except KVEventsError as error:
+        return _fail(error, OTHER_SIDE_FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads our output has read enough; what is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    return code if isinstance(code, int) else DONE
+
+
+def _fail(error: Exception, code: int) -> int:
+    print("kvevents:", *str(error).split(), file=sys.stderr)
+    return code
