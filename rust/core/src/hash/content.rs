@@ -70,7 +70,7 @@ pub fn block(parent: u64, tokens: TokenSlice<'_>, extra: Option<&[u8]>) -> u64 {
         Some(extra) => {
             let mut bytes = Bytes::new();
             part(&mut bytes, EXTRA, extra);
-            if bytes.len() % 4 == 0 {
+            if bytes.len().is_multiple_of(4) {
                 bytes.push(0);
             }
             xxh3_64_with_seed(&bytes, ids)
@@ -107,12 +107,12 @@ fn part(bytes: &mut Bytes, tag: u8, value: &[u8]) {
 fn id_bytes(tokens: TokenSlice<'_>) -> Bytes {
     let mut bytes = Bytes::new();
     match tokens {
-        TokenSlice::U32(ids) => write(&mut bytes, 0, ids, |id| id.to_le_bytes()),
+        TokenSlice::U32(ids) => write(&mut bytes, 0, ids, u32::to_le_bytes),
         TokenSlice::U64(ids) if ids.iter().all(|&id| u32::try_from(id).is_ok()) => {
             write(&mut bytes, 0, ids, |id| (id as u32).to_le_bytes());
         }
         TokenSlice::U64(ids) => {
-            write(&mut bytes, 1, ids, |id| id.to_le_bytes());
+            write(&mut bytes, 1, ids, u64::to_le_bytes);
             bytes[0] = WIDE;
         }
     }
