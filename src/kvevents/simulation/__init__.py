@@ -1,0 +1,1 @@
+"""Real traffic replayed through real processes: traces, a fleet, the replay and its report."""
