@@ -74,7 +74,7 @@ def test_block_tokens_use_the_whole_vocabulary() -> None:
 
 BROKEN: dict[str, tuple[object, str]] = {
     "not JSON": ("{nonsense", "malformed"),
-    "cut off": ('{"timestamp": 9, "input_length": 700, "outp', "truncated"),
+    "cut off": ('{"timestamp": 9, "input_length": 700, "outp', "malformed"),
     "not an object": ("[1, 2, 3]", "Expected `object`"),
     "a missing field": ({"timestamp": 9, "input_length": 700, "output_length": 5}, "hash_ids"),
     "an unknown field": (row(delay=12), "unknown field `delay`"),
