@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from kvevents import __version__
+from kvevents.cli import lifeline
 from kvevents.errors import ConfigError, KVEventsError
 
 DONE = 0
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; None means `sys.argv[1:]`.
     """
+    lifeline.hold()
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = build_app(called=words[0] if words else None)
     try:
