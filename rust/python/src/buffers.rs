@@ -1,10 +1,10 @@
 //! Token ids out of Python values: contiguous integer buffers are borrowed, everything else is copied once.
-#![allow(dead_code)]
 
 use kvevents_core::tokens::{TokenSlice, TokenVec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 /// Token ids that a Python caller passed. A buffer must not be changed by other threads during the call.
 pub enum TokenArgument {
@@ -136,4 +136,15 @@ fn copy(object: &Bound<'_, PyAny>) -> PyResult<TokenArgument> {
         }
     }
     Ok(TokenArgument::Owned(ids))
+}
+
+/// A read-only int64 memoryview over `values`: one copy, and no Python object a value.
+pub fn int64_view(py: Python<'_>, values: impl ExactSizeIterator<Item = i64>) -> PyResult<Bound<'_, PyAny>> {
+    let bytes = PyBytes::new_with(py, values.len() * size_of::<i64>(), |bytes| {
+        for (bytes, value) in bytes.chunks_exact_mut(size_of::<i64>()).zip(values) {
+            bytes.copy_from_slice(&value.to_ne_bytes());
+        }
+        Ok(())
+    })?;
+    PyMemoryView::from(&bytes)?.call_method1("cast", ("q",))
 }

@@ -1,4 +1,7 @@
 //! Python bindings of `kvevents-core`: thin wrappers, one file a module.
+// PyO3 hands arguments over by value and wants a result from every registration.
+#![allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
+
 use pyo3::prelude::*;
 
 mod buffers;

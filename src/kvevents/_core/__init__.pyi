@@ -1,5 +1,10 @@
 """The Rust core of kvevents; use it through the typed modules of the package."""
 
+from kvevents._core import hashing as hashing
+from kvevents._core import index as index
+from kvevents._core import recorder as recorder
+from kvevents._core import wire as wire
+
 __version__: str
 BUILD_PROFILE: str
 """`release` or `debug`."""

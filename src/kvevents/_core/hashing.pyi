@@ -1,1 +1,83 @@
 """`kvevents._core.hashing`: see `kvevents.hashing`."""
+
+from typing import Any, final
+
+from kvevents.hashing import HashScheme
+
+__all__ = ["HashChain"]
+
+@final
+class HashChain:
+    """The hashes of consecutive pages of one prompt under a namespace.
+
+    Immutable; continuing and splitting share what is hashed already, so that a chain is cheap to keep in every node of
+    a tree. `len()` is in pages. Token ids are a list, an `array`, a numpy integer array or any buffer of integers;
+    contiguous buffers of int32, uint32, int64 and uint64 are read in place and must not be changed by another thread
+    during the call.
+    """
+
+    @staticmethod
+    def root(
+        page_size: int,
+        *,
+        scheme: HashScheme = "sglang",
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        bigram: bool = False,
+    ) -> HashChain:
+        """The empty chain before the first page.
+
+        Args:
+            page_size: tokens in a page, or pairs where `bigram` is set.
+            scheme: how pages are hashed.
+            extra_key: separates prompts (by adapter, for instance) without entering their hashes.
+            cache_salt: a tenant's secret that seeds the chain; an empty one is none.
+            bigram: pages are made of pairs of neighbouring tokens (EAGLE).
+
+        Raises:
+            ConfigError: the page size is 0 or the scheme is not known.
+        """
+
+    def extend(self, tokens: Any) -> HashChain:
+        """Hash `tokens` as the continuation of this chain and return the new pages only.
+
+        Args:
+            tokens: whole pages of ids from 0 to 2^64-1. Bigrams: the token that the last pair ended with comes first
+                again, so that n pairs are n + 1 tokens.
+
+        Raises:
+            ValueError: a page is not whole or an id is negative.
+        """
+
+    def split(self, pages: int) -> tuple[HashChain, HashChain]:
+        """The first `pages` pages and the rest; nothing is hashed or copied.
+
+        Raises:
+            ValueError: there are fewer pages.
+        """
+
+    @property
+    def ids(self) -> memoryview:
+        """The ids of the pages, int64, not wrapped (an `EventRecorder` wraps them as its event format asks)."""
+
+    @property
+    def parent_id(self) -> int | None:
+        """The id of the page above the first one, not wrapped; None at the start of a prompt."""
+
+    @property
+    def page_size(self) -> int:
+        """Tokens (pairs, for bigrams) in a page."""
+
+    @property
+    def extra_key(self) -> str | None:
+        """What separates the prompt's tree from others."""
+
+    @property
+    def cache_salt(self) -> str | None:
+        """The salt, None where there is none."""
+
+    @property
+    def bigram(self) -> bool:
+        """Whether pages are made of pairs."""
+
+    def __len__(self) -> int: ...

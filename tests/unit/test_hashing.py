@@ -1,0 +1,123 @@
+import array
+import hashlib
+import struct
+from typing import Any
+
+import pytest
+
+from kvevents.errors import ConfigError
+from kvevents.hashing import HashChain
+
+
+def sha_id(data: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big", signed=True)
+
+
+class TestExtend:
+    def test_an_id_is_the_head_of_the_page_digest_signed(self) -> None:
+        chain = HashChain.root(3).extend([1, 2, 3])
+        assert list(chain.ids) == [sha_id(struct.pack("<3I", 1, 2, 3))]
+
+    def test_a_page_is_chained_to_the_full_digest_above(self) -> None:
+        first = hashlib.sha256(struct.pack("<2I", 1, 2)).digest()
+        chain = HashChain.root(2).extend([1, 2]).extend([3, 4])
+        assert list(chain.ids) == [sha_id(first + struct.pack("<2I", 3, 4))]
+        assert chain.parent_id == int.from_bytes(first[:8], "big", signed=True)
+
+    def test_a_wide_token_widens_its_page_alone(self) -> None:
+        first = hashlib.sha256(b"\xff" + struct.pack("<2Q", 1, 1 << 32)).digest()
+        chain = HashChain.root(2).extend([1, 1 << 32, 3, 4])
+        assert chain.ids[1] == sha_id(first + struct.pack("<2I", 3, 4))
+
+    def test_a_salt_seeds_the_chain_and_an_extra_key_does_not(self) -> None:
+        seed = hashlib.sha256(b"sglang-cache-salt-v1\0tenant").digest()
+        salted = HashChain.root(1, cache_salt="tenant", extra_key="adapter").extend([7])
+        assert list(salted.ids) == [sha_id(seed + struct.pack("<I", 7))]
+        assert salted.parent_id is None
+        plain = list(HashChain.root(1).extend([7]).ids)
+        assert list(HashChain.root(1, extra_key="adapter").extend([7]).ids) == plain
+        assert list(HashChain.root(1, cache_salt="").extend([7]).ids) == plain
+
+    def test_bigrams_hash_both_members_and_continue_from_the_overlap(self) -> None:
+        root = HashChain.root(2, bigram=True)
+        whole = root.extend([1, 2, 3, 4, 5])
+        assert whole.ids[0] == sha_id(struct.pack("<4I", 1, 2, 2, 3))
+        assert list(root.extend([1, 2, 3]).extend([3, 4, 5]).ids) == list(whole.ids)[1:]
+
+    @pytest.mark.parametrize("typecode", ["i", "I", "l", "L", "q", "Q", "h", "B"])
+    def test_any_integer_buffer_hashes_like_a_list(self, typecode: str) -> None:
+        tokens = list(range(1, 9))
+        assert list(HashChain.root(4).extend(array.array(typecode, tokens)).ids) == list(
+            HashChain.root(4).extend(tokens).ids
+        )
+
+    def test_many_pages_hash_like_few(self) -> None:
+        tokens = array.array("I", range(4096))
+        at_once = HashChain.root(4).extend(tokens)
+        step = HashChain.root(4)
+        ids: list[int] = []
+        for start in range(0, 4096, 16):
+            step = step.extend(tokens[start : start + 16])
+            ids += step.ids
+        assert list(at_once.ids) == ids
+
+    @pytest.mark.parametrize(("bigram", "tokens"), [(False, [1, 2, 3]), (True, [1, 2]), (True, [1, 2, 3, 4])])
+    def test_a_partial_page_is_refused(self, bigram: bool, tokens: list[int]) -> None:
+        with pytest.raises(ValueError, match=r"expected whole pages of 2 .*, got \d tokens, which leave 1"):
+            HashChain.root(2, bigram=bigram).extend(tokens)
+
+    @pytest.mark.parametrize("tokens", [[1, -2], array.array("i", [1, -2]), array.array("q", [1, -2])])
+    def test_a_negative_token_is_refused_with_its_position(self, tokens: Any) -> None:
+        with pytest.raises(ValueError, match="got -2 at position 1"):
+            HashChain.root(2).extend(tokens)
+
+    @pytest.mark.parametrize("tokens", [[1, "2"], [1, 2.0], 7, array.array("d", [1, 2])])
+    def test_what_is_no_integer_is_refused(self, tokens: Any) -> None:
+        with pytest.raises(TypeError, match="token ids: expected"):
+            HashChain.root(2).extend(tokens)
+
+    def test_nothing_adds_nothing(self) -> None:
+        chain = HashChain.root(2).extend([1, 2])
+        assert len(chain.extend([])) == 0
+        assert chain.extend([]).parent_id == chain.ids[0]
+
+
+class TestSplit:
+    def test_parts_share_the_hashes_and_know_what_is_above(self) -> None:
+        chain = HashChain.root(1).extend(range(6))
+        head, tail = chain.split(4)
+        assert (len(head), len(tail)) == (4, 2)
+        assert [*head.ids, *tail.ids] == list(chain.ids)
+        assert tail.parent_id == head.ids[-1]
+        assert list(head.extend([4, 5]).ids) == list(tail.ids)
+        again, _ = tail.split(1)
+        assert list(again.extend([5]).ids) == list(tail.ids)[1:]
+
+    def test_an_end_may_be_empty(self) -> None:
+        chain = HashChain.root(1).extend(range(2))
+        head, tail = chain.split(0)
+        assert (list(head.ids), list(tail.ids)) == ([], list(chain.ids))
+        head, tail = chain.split(2)
+        assert (list(head.ids), tail.parent_id) == (list(chain.ids), chain.ids[-1])
+
+    def test_more_pages_than_there_are_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="expected at most 1 to split off, got 2"):
+            HashChain.root(1).extend([1]).split(2)
+
+
+class TestRoot:
+    def test_says_what_it_was_made_with(self) -> None:
+        chain = HashChain.root(16, extra_key="", cache_salt="salt", bigram=True).extend([])
+        assert (chain.page_size, chain.extra_key, chain.cache_salt, chain.bigram) == (16, "", "salt", True)
+
+    def test_ids_are_an_int64_view(self) -> None:
+        ids = HashChain.root(1).extend([1, 2]).ids
+        assert (ids.format, ids.itemsize, ids.shape, ids.readonly) == ("q", 8, (2,), True)
+
+    def test_a_page_of_nothing_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="expected at least 1, got 0"):
+            HashChain.root(0)
+
+    def test_an_unknown_scheme_names_the_known_ones(self) -> None:
+        with pytest.raises(ConfigError, match=r'expected one of sglang.*, got "md5"'):
+            HashChain.root(1, scheme="md5")  # type: ignore[arg-type]  # what is tested
