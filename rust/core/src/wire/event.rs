@@ -1,0 +1,131 @@
+//! Batches and events as they lie in a payload.
+
+use super::error::WireError;
+use super::values::{EngineHash, ExtraKeys, HashList, Raw, TokenList};
+
+/// Events that an engine published together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch<'a> {
+    /// The publisher's clock in unix seconds.
+    pub ts: f64,
+    /// Data-parallel rank; None where the engine does not say.
+    pub dp_rank: Option<i64>,
+    /// The events that can be used, in order.
+    pub events: Vec<Event<'a>>,
+    /// The others.
+    pub skipped: Vec<Skipped>,
+    /// Values passed over: elements after the last field that is known, in the batch and in events of the array
+    /// shape, and unknown keys of a batch in the map shape.
+    pub unread_fields: u64,
+}
+
+/// One event.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "stores are the many, and a box for each would cost an allocation"
+)]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// Blocks are held now.
+    Stored(Stored<'a>),
+    /// Blocks are held no more.
+    Removed(Removed<'a>),
+    /// Nothing is held any more.
+    Cleared(Cleared<'a>),
+}
+
+/// Blocks that are now held: one run of a prefix chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored<'a> {
+    /// Where the event begins in the payload.
+    pub offset: usize,
+    /// The run's blocks, first to last.
+    pub block_hashes: HashList<'a>,
+    /// The block above the first; None only at the start of a prompt.
+    pub parent_block_hash: Option<EngineHash<'a>>,
+    /// The run's tokens.
+    pub token_ids: TokenList<'a>,
+    /// Tokens (pairs, for bigrams) in a block.
+    pub block_size: u64,
+    /// Number of the adapter, in early vLLM.
+    pub lora_id: Option<i64>,
+    /// The tier, as the engine spells it.
+    pub medium: Option<&'a str>,
+    /// Salt of the tenant, from the field of that name or from `metadata`.
+    pub cache_salt: Option<&'a str>,
+    /// Attribution, never identity.
+    pub session_id: Option<&'a str>,
+    /// Name of the adapter.
+    pub lora_name: Option<&'a str>,
+    /// What else enters each block's hash, in vLLM.
+    pub extra_keys: Option<ExtraKeys<'a>>,
+    /// Cache group of a hybrid model.
+    pub group_idx: Option<u64>,
+    /// Kind of that group.
+    pub kv_cache_spec_kind: Option<&'a str>,
+    /// Its window in tokens.
+    pub kv_cache_spec_sliding_window: Option<u64>,
+    /// `REMOTE` where the block is not on this host.
+    pub locality: Option<&'a str>,
+    /// Who owns the copy.
+    pub ownership: Option<&'a str>,
+    /// SGLang's earlier form: the map that holds the salt.
+    pub metadata: Option<Metadata<'a>>,
+    /// Whether the tag is `BlockStoredWithMetadata`.
+    pub is_earlier_form: bool,
+    /// Fields of a map that are not known, as they came.
+    pub unknown: Vec<(&'a str, Raw<'a>)>,
+}
+
+/// The map in `BlockStoredWithMetadata`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata<'a> {
+    /// Its salt.
+    pub cache_salt: Option<&'a str>,
+    /// The salt that the event names outside of the map.
+    pub outer_salt: Option<&'a str>,
+    /// The whole map.
+    pub raw: Raw<'a>,
+}
+
+/// Blocks that are no longer held in a tier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Removed<'a> {
+    /// Where the event begins in the payload.
+    pub offset: usize,
+    /// The blocks.
+    pub block_hashes: HashList<'a>,
+    /// The tier; None means every tier.
+    pub medium: Option<&'a str>,
+    /// Cache group of a hybrid model.
+    pub group_idx: Option<u64>,
+    /// `REMOTE` where the block is not on this host.
+    pub locality: Option<&'a str>,
+    /// Who owned the copy.
+    pub ownership: Option<&'a str>,
+    /// Fields of a map that are not known, as they came.
+    pub unknown: Vec<(&'a str, Raw<'a>)>,
+}
+
+/// Nothing is held any more, in any tier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cleared<'a> {
+    /// Where the event begins in the payload.
+    pub offset: usize,
+    /// Fields of a map that are not known, as they came.
+    pub unknown: Vec<(&'a str, Raw<'a>)>,
+}
+
+/// An event that was left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Stable name of the reason: `unknown-tag`, `wrong-type`, `out-of-range`, `missing-field`, `duplicate-field`
+    /// or `over-limit`.
+    pub code: &'static str,
+    /// Where the event begins in the payload.
+    pub offset: usize,
+    /// What was expected and what came, with the position.
+    pub reason: String,
+    /// The fault itself.
+    pub error: WireError,
+}

@@ -1,0 +1,327 @@
+//! The fields of each event in each dialect and their order: the one table that reader and writer follow.
+//!
+//! Read off SGLang (`disaggregation/kv_events.py`) and vLLM (`distributed/kv_events.py`); pinned by the golden streams.
+
+/// A field of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// Hashes of the blocks.
+    BlockHashes,
+    /// Hash of the block above the first.
+    ParentBlockHash,
+    /// Tokens of the blocks.
+    TokenIds,
+    /// Tokens in a block.
+    BlockSize,
+    /// Number of the adapter.
+    LoraId,
+    /// Tier.
+    Medium,
+    /// Salt of the tenant, in SGLang.
+    CacheSalt,
+    /// Attribution.
+    SessionId,
+    /// Name of the adapter.
+    LoraName,
+    /// What else enters each block's hash, in vLLM.
+    ExtraKeys,
+    /// Cache group of a hybrid model.
+    GroupIdx,
+    /// Kind of that group.
+    KvCacheSpecKind,
+    /// Its window in tokens.
+    KvCacheSpecSlidingWindow,
+    /// Whether the block is on this host.
+    Locality,
+    /// Who owns the copy.
+    Ownership,
+    /// The map with the salt in SGLang's earlier form.
+    Metadata,
+}
+
+/// Slots of a store (tag not counted) on which all dialects of the array shape agree.
+pub(super) const AFTER_MEDIUM: usize = 6;
+
+/// The key of the tag in events of the map shape.
+pub const TYPE: &str = "type";
+
+/// Under which name batches of the map shape carry the rank: SGLang, vLLM, other publishers.
+pub const RANK_KEYS: [&str; 3] = ["attn_dp_rank", "data_parallel_rank", "dp_rank"];
+
+use Field::{
+    BlockHashes, BlockSize, CacheSalt, ExtraKeys, GroupIdx, KvCacheSpecKind, KvCacheSpecSlidingWindow, Locality,
+    LoraId, LoraName, Medium, Metadata, Ownership, ParentBlockHash, SessionId, TokenIds,
+};
+
+impl Field {
+    /// Its name on the wire and in Python.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BlockHashes => "block_hashes",
+            ParentBlockHash => "parent_block_hash",
+            TokenIds => "token_ids",
+            BlockSize => "block_size",
+            LoraId => "lora_id",
+            Medium => "medium",
+            CacheSalt => "cache_salt",
+            SessionId => "session_id",
+            LoraName => "lora_name",
+            ExtraKeys => "extra_keys",
+            GroupIdx => "group_idx",
+            KvCacheSpecKind => "kv_cache_spec_kind",
+            KvCacheSpecSlidingWindow => "kv_cache_spec_sliding_window",
+            Locality => "locality",
+            Ownership => "ownership",
+            Metadata => "metadata",
+        }
+    }
+}
+
+/// The type of an event, as its tag says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tag {
+    /// Blocks are held now.
+    BlockStored,
+    /// The same in SGLang's earlier form.
+    BlockStoredWithMetadata,
+    /// Blocks are held no more.
+    BlockRemoved,
+    /// Nothing is held any more.
+    AllBlocksCleared,
+}
+
+impl Tag {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::BlockStored,
+        Self::BlockStoredWithMetadata,
+        Self::BlockRemoved,
+        Self::AllBlocksCleared,
+    ];
+
+    /// Its name on the wire and in Python.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BlockStored => "BlockStored",
+            Self::BlockStoredWithMetadata => "BlockStoredWithMetadata",
+            Self::BlockRemoved => "BlockRemoved",
+            Self::AllBlocksCleared => "AllBlocksCleared",
+        }
+    }
+
+    /// The tag of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|tag| tag.name() == name)
+    }
+
+    /// The tag without SGLang's earlier form.
+    #[must_use]
+    pub const fn plain(self) -> Self {
+        match self {
+            Self::BlockStoredWithMetadata => Self::BlockStored,
+            other => other,
+        }
+    }
+
+    /// Every field that an event of this type can have in any dialect, in the order of the Python class.
+    pub const fn fields(self) -> &'static [Field] {
+        match self {
+            Self::BlockStored | Self::BlockStoredWithMetadata => STORED,
+            Self::BlockRemoved => &[BlockHashes, Medium, GroupIdx, Locality, Ownership],
+            Self::AllBlocksCleared => &[],
+        }
+    }
+
+    /// The field of that name, if an event of this type can have it.
+    pub fn field(self, name: &str) -> Option<Field> {
+        self.fields().iter().copied().find(|field| field.name() == name)
+    }
+}
+
+const STORED: &[Field] = &[
+    BlockHashes,
+    ParentBlockHash,
+    TokenIds,
+    BlockSize,
+    LoraId,
+    Medium,
+    CacheSalt,
+    SessionId,
+    LoraName,
+    ExtraKeys,
+    GroupIdx,
+    KvCacheSpecKind,
+    KvCacheSpecSlidingWindow,
+    Locality,
+    Ownership,
+    Metadata,
+];
+
+/// How an event is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `{"type": tag, name: value, ...}`; a field beyond `always` is written when it has a value.
+    Map,
+    /// `[tag, value, ...]`; the fields beyond `always` are written all when one of them has a value, else none.
+    Array,
+}
+
+/// Order of an event's fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Written whether they have a value or not.
+    pub always: &'static [Field],
+    /// Written after them when there is something to say.
+    pub optional: &'static [Field],
+}
+
+impl Layout {
+    const EMPTY: Self = Self {
+        always: &[],
+        optional: &[],
+    };
+
+    /// The fields in their order, from a slot on.
+    pub fn fields_from(&self, slot: usize) -> impl Iterator<Item = Field> + use<> {
+        self.always.iter().chain(self.optional).copied().skip(slot)
+    }
+}
+
+/// One engine's way to write events.
+#[derive(Clone, Copy, Debug)]
+pub struct Dialect {
+    /// Its name in settings.
+    pub name: &'static str,
+    /// Maps or arrays.
+    pub shape: Shape,
+    stored: Layout,
+    stored_with_metadata: Option<Layout>,
+    removed: Layout,
+}
+
+impl Dialect {
+    /// SGLang since September 2026.
+    pub const SGLANG: Self = Self {
+        name: "sglang",
+        shape: Shape::Map,
+        stored: Layout {
+            always: &[BlockHashes, ParentBlockHash, TokenIds, BlockSize, LoraId],
+            optional: &[Medium, CacheSalt, SessionId, LoraName],
+        },
+        stored_with_metadata: Some(Layout {
+            always: &[BlockHashes, ParentBlockHash, TokenIds, BlockSize, LoraId],
+            optional: &[Medium, Metadata],
+        }),
+        removed: Layout {
+            always: &[BlockHashes],
+            optional: &[Medium],
+        },
+    };
+
+    /// SGLang before that.
+    pub const SGLANG_ARRAY: Self = Self {
+        name: "sglang-array",
+        shape: Shape::Array,
+        stored: Layout {
+            always: &[BlockHashes, ParentBlockHash, TokenIds, BlockSize, LoraId, Medium],
+            optional: &[CacheSalt, SessionId, LoraName],
+        },
+        stored_with_metadata: Some(Layout {
+            always: &[
+                BlockHashes,
+                ParentBlockHash,
+                TokenIds,
+                BlockSize,
+                LoraId,
+                Medium,
+                Metadata,
+            ],
+            optional: &[],
+        }),
+        removed: Layout {
+            always: &[BlockHashes, Medium],
+            optional: &[],
+        },
+    };
+
+    /// vLLM since 0.24.
+    pub const VLLM: Self = Self {
+        name: "vllm",
+        shape: Shape::Map,
+        stored: Layout {
+            always: &[
+                BlockHashes,
+                ParentBlockHash,
+                TokenIds,
+                BlockSize,
+                LoraId,
+                Medium,
+                LoraName,
+            ],
+            optional: &[
+                ExtraKeys,
+                GroupIdx,
+                KvCacheSpecKind,
+                KvCacheSpecSlidingWindow,
+                Locality,
+                Ownership,
+                SessionId,
+            ],
+        },
+        stored_with_metadata: None,
+        removed: Layout {
+            always: &[BlockHashes, Medium],
+            optional: &[GroupIdx, Locality, Ownership],
+        },
+    };
+
+    /// vLLM 0.22 and 0.23, the last to write arrays.
+    pub const VLLM_ARRAY: Self = Self {
+        name: "vllm-array",
+        shape: Shape::Array,
+        stored: Layout {
+            always: &[
+                BlockHashes,
+                ParentBlockHash,
+                TokenIds,
+                BlockSize,
+                LoraId,
+                Medium,
+                LoraName,
+                ExtraKeys,
+                GroupIdx,
+                KvCacheSpecKind,
+                KvCacheSpecSlidingWindow,
+            ],
+            optional: &[Locality, Ownership, SessionId],
+        },
+        stored_with_metadata: None,
+        removed: Layout {
+            always: &[BlockHashes, Medium, GroupIdx],
+            optional: &[Locality, Ownership],
+        },
+    };
+
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::SGLANG, Self::SGLANG_ARRAY, Self::VLLM, Self::VLLM_ARRAY];
+
+    /// The dialect of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.name == name)
+    }
+
+    /// As `layout`, without any field where the dialect has no such event.
+    pub(super) fn slots(&self, tag: Tag) -> Layout {
+        self.layout(tag).unwrap_or(Layout::EMPTY)
+    }
+
+    /// How an event of this type is laid out; None where the dialect has no such event.
+    pub fn layout(&self, tag: Tag) -> Option<Layout> {
+        match tag {
+            Tag::BlockStored => Some(self.stored),
+            Tag::BlockStoredWithMetadata => self.stored_with_metadata,
+            Tag::BlockRemoved => Some(self.removed),
+            Tag::AllBlocksCleared => Some(Layout::EMPTY),
+        }
+    }
+}
