@@ -2,9 +2,13 @@
 
 from typing import Literal, TypeAlias
 
-from kvevents._core.hashing import HashChain
+from kvevents._core.hashing import HashChain, block_hashes
 
-__all__ = ["HashChain", "HashScheme"]
+__all__ = ["EventFormat", "HashChain", "HashScheme", "block_hashes"]
 
-HashScheme: TypeAlias = Literal["sglang"]
-"""How pages are hashed."""
+HashScheme: TypeAlias = Literal["sglang", "content"]
+"""How blocks are hashed: as SGLang does, or by what they contain alone, whichever engine made them."""
+
+EventFormat: TypeAlias = Literal["default", "dynamo"]
+"""How SGLang announces the ids of a namespace: `default` wraps them only where an adapter has a registered name (so
+that two namespaces can announce the same ids), `dynamo` wherever there is an extra key or a salt (the safe choice)."""

@@ -1,4 +1,5 @@
 import array
+import ctypes
 import hashlib
 import struct
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvevents.errors import ConfigError
-from kvevents.hashing import HashChain
+from kvevents.hashing import HashChain, block_hashes
 
 
 def sha_id(data: bytes) -> int:
@@ -50,6 +51,18 @@ class TestExtend:
         assert list(HashChain.root(4).extend(array.array(typecode, tokens)).ids) == list(
             HashChain.root(4).extend(tokens).ids
         )
+
+    def test_a_strided_or_foreign_buffer_is_copied(self) -> None:
+        tokens = array.array("i", [1, 9, 2, 9, 3, 9, 4, 9])
+        expected = list(HashChain.root(4).extend([1, 2, 3, 4]).ids)
+        assert list(HashChain.root(4).extend(memoryview(tokens)[::2]).ids) == expected
+        big_endian = (ctypes.c_uint32.__ctype_be__ * 4)(1, 2, 3, 4)
+        assert list(HashChain.root(4).extend(big_endian).ids) == expected
+
+    def test_more_than_one_dimension_is_refused(self) -> None:
+        matrix = memoryview(array.array("i", [1, 2, 3, 4])).cast("B").cast("i", (2, 2))
+        with pytest.raises(ValueError, match="expected a buffer of one dimension, got 2"):
+            HashChain.root(4).extend(matrix)
 
     def test_many_pages_hash_like_few(self) -> None:
         tokens = array.array("I", range(4096))
@@ -119,5 +132,45 @@ class TestRoot:
             HashChain.root(0)
 
     def test_an_unknown_scheme_names_the_known_ones(self) -> None:
-        with pytest.raises(ConfigError, match=r'expected one of sglang.*, got "md5"'):
+        with pytest.raises(ConfigError, match=r'expected one of sglang, content, got "md5"'):
             HashChain.root(1, scheme="md5")  # type: ignore[arg-type]  # what is tested
+
+
+class TestBlockHashes:
+    def test_are_the_ids_of_the_whole_blocks(self) -> None:
+        ids = block_hashes([1, 2, 3, 4, 5], 2, cache_salt="s")
+        assert list(ids) == list(HashChain.root(2, cache_salt="s").extend([1, 2, 3, 4]).ids)
+        assert len(block_hashes([1, 2, 3, 4], 2, bigram=True)) == 1
+        assert len(block_hashes([], 2, bigram=True)) == 0
+
+    def test_default_format_wraps_by_the_extra_key_of_a_named_adapter(self) -> None:
+        plain = block_hashes([1], 1)[0]
+        seed = hashlib.sha256(b"sglang-kv-event-namespace-v1\1" + struct.pack("<Q", 1) + b"k\0").digest()
+        wrapped = sha_id(seed + struct.pack(">q", plain))
+        assert block_hashes([1], 1, extra_key="k", named=True)[0] == wrapped
+        assert block_hashes([1], 1, extra_key="k")[0] == plain
+        assert block_hashes([1], 1, named=True)[0] == plain
+
+    def test_dynamo_format_wraps_every_namespace(self) -> None:
+        seed = hashlib.sha256(
+            b"sglang-kv-event-namespace-v1\1" + struct.pack("<Q", 1) + b"k\1" + struct.pack("<Q", 2) + b"ss"
+        ).digest()
+        unwrapped = block_hashes([1], 1, cache_salt="ss")[0]
+        expected = sha_id(seed + struct.pack(">q", unwrapped))
+        assert block_hashes([1], 1, extra_key="k", cache_salt="ss", event_format="dynamo")[0] == expected
+        assert block_hashes([1], 1, event_format="dynamo")[0] == block_hashes([1], 1)[0]
+
+    def test_content_hashes_tell_namespaces_apart(self) -> None:
+        keys = [(None, None), ("m", None), (None, "s"), ("m", "s")]
+        ids = [
+            list(block_hashes([1, 2, 3, 4], 2, scheme="content", extra_key=key, cache_salt=salt)) for key, salt in keys
+        ]
+        assert len({block for chain in ids for block in chain}) == 8
+        assert ids[0][:1] == list(HashChain.root(2, scheme="content").extend([1, 2]).ids)
+        assert list(block_hashes([1], 1, scheme="content", event_format="dynamo", cache_salt="s")) == list(
+            block_hashes([1], 1, scheme="content", cache_salt="s")
+        )
+
+    def test_an_unknown_format_names_the_known_ones(self) -> None:
+        with pytest.raises(ConfigError, match='event_format: expected one of default, dynamo, got "x"'):
+            block_hashes([1], 1, event_format="x")  # type: ignore[arg-type]  # what is tested

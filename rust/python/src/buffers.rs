@@ -1,20 +1,20 @@
 //! Token ids out of Python values: contiguous integer buffers are borrowed, everything else is copied once.
 
 use kvevents_core::tokens::{TokenSlice, TokenVec};
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::types::{PyBytes, PyList, PyMemoryView};
 
 /// Token ids that a Python caller passed. A buffer must not be changed by other threads during the call.
 pub enum TokenArgument {
     /// Borrowed, one dimension, contiguous.
     U32(PyBuffer<u32>),
-    /// Borrowed; checked to hold no negative id.
+    /// Borrowed; holds no negative id.
     I32(PyBuffer<i32>),
     /// Borrowed.
     U64(PyBuffer<u64>),
-    /// Borrowed; checked to hold no negative id.
+    /// Borrowed; holds no negative id.
     I64(PyBuffer<i64>),
     /// Copied.
     Owned(TokenVec),
@@ -24,8 +24,8 @@ impl TokenArgument {
     /// Borrow the ids for as long as the argument lives.
     #[allow(unsafe_code)]
     pub fn as_slice(&self) -> TokenSlice<'_> {
-        // SAFETY: the buffer is contiguous (checked in `extract`), stays exported while `self` lives, and the
-        // signed variants were checked to hold no negative value, so their bits are those of the unsigned type.
+        // SAFETY: the buffer is contiguous (checked in `extract`) and stays exported while `self` lives; every value of
+        // a signed type is a valid value of the unsigned type of its width.
         unsafe {
             match self {
                 Self::U32(buffer) => TokenSlice::U32(contiguous(buffer)),
@@ -34,6 +34,21 @@ impl TokenArgument {
                 Self::I64(buffer) => TokenSlice::U64(contiguous(buffer)),
                 Self::Owned(ids) => ids.as_slice(),
             }
+        }
+    }
+
+    fn without_negatives(self) -> PyResult<Self> {
+        // A negative id is the upper half of the unsigned type.
+        let found = match (&self, self.as_slice()) {
+            (Self::I32(_), TokenSlice::U32(ids)) => {
+                first_above(ids, i32::MAX as u32).map(|(at, id)| (at, i64::from(id as i32)))
+            }
+            (Self::I64(_), TokenSlice::U64(ids)) => first_above(ids, i64::MAX as u64).map(|(at, id)| (at, id as i64)),
+            _ => None,
+        };
+        match found {
+            None => Ok(self),
+            Some((index, id)) => Err(negative_id(index, id)),
         }
     }
 }
@@ -54,57 +69,41 @@ impl<'py> FromPyObject<'_, 'py> for TokenArgument {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if let Ok(buffer) = PyBuffer::<i64>::get(&object) {
-            return borrow(Self::I64(checked(buffer)?));
+        if object.is_instance_of::<PyList>() {
+            return copy(&object);
         }
-        if let Ok(buffer) = PyBuffer::<i32>::get(&object) {
-            return borrow(Self::I32(checked(buffer)?));
+        let Ok(buffer) = PyUntypedBuffer::get(&object) else {
+            return copy(&object);
+        };
+        if buffer.dimensions() != 1 {
+            return Err(PyValueError::new_err(format!(
+                "token ids: expected a buffer of one dimension, got {}",
+                buffer.dimensions()
+            )));
         }
-        if let Ok(buffer) = PyBuffer::<u32>::get(&object) {
-            return borrow(Self::U32(checked(buffer)?));
-        }
-        if let Ok(buffer) = PyBuffer::<u64>::get(&object) {
-            return borrow(Self::U64(checked(buffer)?));
-        }
-        copy(&object)
-    }
-}
-
-fn checked<T: pyo3::buffer::Element>(buffer: PyBuffer<T>) -> PyResult<PyBuffer<T>> {
-    if buffer.dimensions() == 1 && buffer.is_c_contiguous() {
-        return Ok(buffer);
-    }
-    Err(PyValueError::new_err(format!(
-        "token ids: expected a contiguous buffer of one dimension, got {} dimensions with strides {:?}",
-        buffer.dimensions(),
-        buffer.strides()
-    )))
-}
-
-#[allow(unsafe_code)]
-fn borrow(argument: TokenArgument) -> PyResult<TokenArgument> {
-    // SAFETY: contiguous by `checked`; signed integers are read as what they are.
-    let negative = unsafe {
-        match &argument {
-            TokenArgument::I32(buffer) => first_negative(contiguous::<i32, i32>(buffer)),
-            TokenArgument::I64(buffer) => first_negative(contiguous::<i64, i64>(buffer)),
+        let element = ElementType::from_format(buffer.format());
+        let borrowed = match element {
+            _ if !buffer.is_c_contiguous() => None,
+            ElementType::SignedInteger { bytes: 4 } => buffer.into_typed().ok().map(Self::I32),
+            ElementType::SignedInteger { bytes: 8 } => buffer.into_typed().ok().map(Self::I64),
+            ElementType::UnsignedInteger { bytes: 4 } => buffer.into_typed().ok().map(Self::U32),
+            ElementType::UnsignedInteger { bytes: 8 } => buffer.into_typed().ok().map(Self::U64),
             _ => None,
+        };
+        match borrowed {
+            Some(argument) => argument.without_negatives(),
+            // Strided, misaligned, foreign byte order or another width.
+            None => copy(&object),
         }
-    };
-    match negative {
-        None => Ok(argument),
-        Some((index, id)) => Err(negative_id(index, id)),
     }
 }
 
-fn first_negative<T: Copy + Default + Ord + Into<i64>>(ids: &[T]) -> Option<(usize, i64)> {
+fn first_above<T: Copy + Ord>(ids: &[T], limit: T) -> Option<(usize, T)> {
     // One pass without branches first: the common case has nothing to find.
-    if ids.iter().copied().min().is_none_or(|least| least >= T::default()) {
+    if ids.iter().copied().max() <= Some(limit) {
         return None;
     }
-    ids.iter()
-        .position(|&id| id < T::default())
-        .map(|index| (index, ids[index].into()))
+    ids.iter().position(|&id| id > limit).map(|index| (index, ids[index]))
 }
 
 fn negative_id(index: usize, id: impl std::fmt::Display) -> PyErr {

@@ -1,6 +1,7 @@
 //! `kvevents._core.hashing`.
 
-use kvevents_core::hash::chain::{HashChain, Namespace};
+use kvevents_core::hash::chain::{HashChain, Namespace, Scheme};
+use kvevents_core::hash::sglang::EventFormat;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -8,8 +9,6 @@ use crate::buffers::{TokenArgument, int64_view};
 
 /// Calls that touch more blocks than this release the GIL.
 pub(crate) const DETACH_ABOVE: usize = 64;
-
-const SCHEMES: &str = "sglang";
 
 #[pyclass(name = "HashChain", module = "kvevents._core.hashing", frozen)]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
@@ -103,21 +102,34 @@ fn namespace(
     cache_salt: Option<&str>,
     bigram: bool,
 ) -> PyResult<Namespace> {
-    if scheme != "sglang" {
-        return Err(config_error(
-            py,
-            &format!("scheme: expected one of {SCHEMES}, got {scheme:?}"),
-        )?);
-    }
+    let scheme = choice(py, "scheme", scheme, &Scheme::NAMES)?;
     if page_size == 0 {
-        return Err(config_error(py, "page_size: expected at least 1, got 0")?);
+        return Err(config_error(py, "page_size: expected at least 1, got 0"));
     }
-    Ok(Namespace::new(page_size, extra_key, cache_salt, bigram))
+    Ok(Namespace::new(scheme, page_size, extra_key, cache_salt, bigram))
 }
 
-fn config_error(py: Python<'_>, message: &str) -> PyResult<PyErr> {
-    let class = py.import("kvevents.errors")?.getattr("ConfigError")?;
-    Ok(PyErr::from_value(class.call1((message,))?))
+/// The choice called `name`, or a `ConfigError` that lists them.
+pub(crate) fn choice<T: Copy>(py: Python<'_>, setting: &str, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
+    if let Some(&(_, choice)) = choices.iter().find(|(known, _)| *known == name) {
+        return Ok(choice);
+    }
+    let known: Vec<&str> = choices.iter().map(|(known, _)| *known).collect();
+    let known = known.join(", ");
+    Err(config_error(
+        py,
+        &format!("{setting}: expected one of {known}, got {name:?}"),
+    ))
+}
+
+pub(crate) fn config_error(py: Python<'_>, message: &str) -> PyErr {
+    let class = py
+        .import("kvevents.errors")
+        .and_then(|errors| errors.getattr("ConfigError"));
+    match class.and_then(|class| class.call1((message,))) {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
 }
 
 /// Run `work`, without the GIL if it is `long`.
@@ -125,6 +137,37 @@ pub(crate) fn detach_if<T: Send>(py: Python<'_>, long: bool, work: impl FnOnce()
     if long { py.detach(work) } else { work() }
 }
 
+#[pyfunction]
+#[pyo3(signature = (
+    tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false,
+    event_format = "default", named = false
+))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
+fn block_hashes<'py>(
+    py: Python<'py>,
+    tokens: TokenArgument,
+    block_size: usize,
+    scheme: &str,
+    extra_key: Option<&str>,
+    cache_salt: Option<&str>,
+    bigram: bool,
+    event_format: &str,
+    named: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
+    let namespace = namespace(py, block_size, scheme, extra_key, cache_salt, bigram)?;
+    let wrapper = namespace.wrapper(format, named);
+    let ids = tokens.as_slice();
+    let (pages, rest) = namespace.pages(ids.len());
+    let whole = ids.slice(0, ids.len() - rest);
+    let ids: Vec<i64> = detach_if(py, pages > DETACH_ABOVE, || {
+        let chain = HashChain::root(namespace).extend(whole).expect("cut to whole pages");
+        chain.ids().map(|id| wrapper.wrap(id)).collect()
+    });
+    int64_view(py, ids.into_iter())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(block_hashes, module)?)?;
     module.add_class::<PyHashChain>()
 }

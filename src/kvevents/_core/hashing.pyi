@@ -2,9 +2,9 @@
 
 from typing import Any, final
 
-from kvevents.hashing import HashScheme
+from kvevents.hashing import EventFormat, HashScheme
 
-__all__ = ["HashChain"]
+__all__ = ["HashChain", "block_hashes"]
 
 @final
 class HashChain:
@@ -30,7 +30,8 @@ class HashChain:
         Args:
             page_size: tokens in a page, or pairs where `bigram` is set.
             scheme: how pages are hashed.
-            extra_key: separates prompts (by adapter, for instance) without entering their hashes.
+            extra_key: separates prompts, by adapter for instance. In the scheme `sglang` it does not enter the
+                hashes; in `content` it is the adapter's name and does.
             cache_salt: a tenant's secret that seeds the chain; an empty one is none.
             bigram: pages are made of pairs of neighbouring tokens (EAGLE).
 
@@ -81,3 +82,34 @@ class HashChain:
         """Whether pages are made of pairs."""
 
     def __len__(self) -> int: ...
+
+def block_hashes(
+    tokens: Any,
+    block_size: int,
+    *,
+    scheme: HashScheme = "sglang",
+    extra_key: str | None = None,
+    cache_salt: str | None = None,
+    bigram: bool = False,
+    event_format: EventFormat = "default",
+    named: bool = False,
+) -> memoryview:
+    """The ids that an engine announces for the whole blocks of a prompt.
+
+    Args:
+        tokens: the prompt's token ids; what is left after the last whole block has no hash.
+        block_size: tokens in a block, or pairs where `bigram` is set.
+        scheme: how blocks are hashed.
+        extra_key: separates prompts, as in `HashChain.root`.
+        cache_salt: a tenant's secret that seeds the chain; an empty one is none.
+        bigram: blocks are made of pairs of neighbouring tokens (EAGLE).
+        event_format: how the engine announces ids of a namespace (scheme `sglang`).
+        named: the adapter of `extra_key` has a registered name, which wraps ids in the format `default` too.
+
+    Returns:
+        One int64 a block.
+
+    Raises:
+        ConfigError: the block size is 0, or the scheme or format is not known.
+        ValueError: an id is negative.
+    """

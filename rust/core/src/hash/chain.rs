@@ -3,15 +3,63 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sglang::{self, Digest};
+use super::content::{self, Adapter};
+use super::sglang::{self, Digest, EventFormat};
 use crate::tokens::TokenSlice;
+
+/// How pages are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// SGLang's chain of SHA-256 digests.
+    Sglang,
+    /// Our content hashes; the extra key is the adapter's name.
+    Content,
+}
+
+impl Scheme {
+    /// Every scheme, by the name users know.
+    pub const NAMES: [(&str, Self); 2] = [("sglang", Self::Sglang), ("content", Self::Content)];
+
+    /// What the first page is chained to.
+    fn seed(self, extra_key: Option<&str>, cache_salt: Option<&str>) -> Option<Digest> {
+        match self {
+            Self::Sglang => cache_salt.map(sglang::salt_seed),
+            Self::Content => Some(content_digest(content::root(Adapter::new(extra_key, None), cache_salt))),
+        }
+    }
+
+    fn page(self, prior: Option<&Digest>, page: TokenSlice<'_>, bigram: bool) -> Digest {
+        match self {
+            Self::Sglang if bigram => sglang::bigram_page_digest(prior, page),
+            Self::Sglang => sglang::page_digest(prior, page),
+            Self::Content => {
+                let parent = prior.map(page_id).expect("a content chain starts from a seed");
+                content_digest(content::block(parent as u64, page, None))
+            }
+        }
+    }
+}
+
+/// The id of a page: the first eight bytes of its digest, in every scheme.
+fn page_id(digest: &Digest) -> i64 {
+    sglang::page_id(digest)
+}
+
+/// A content hash in the shape that chains store.
+fn content_digest(hash: u64) -> Digest {
+    let mut digest = [0; 32];
+    digest[..8].copy_from_slice(&hash.to_be_bytes());
+    digest
+}
 
 /// What makes equal tokens different blocks, and how they are hashed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Namespace {
+    /// How pages are hashed.
+    pub scheme: Scheme,
     /// Tokens (pairs, for bigrams) in a page; not 0.
     pub page_size: usize,
-    /// Separates prompts without entering their chain.
+    /// Separates prompts; whether it enters their hashes is the scheme's affair.
     pub extra_key: Option<Box<str>>,
     /// Seeds the chain; never empty.
     pub cache_salt: Option<Box<str>>,
@@ -22,21 +70,48 @@ pub struct Namespace {
 
 impl Namespace {
     /// A namespace; an empty salt is none.
-    pub fn new(page_size: usize, extra_key: Option<&str>, cache_salt: Option<&str>, bigram: bool) -> Self {
+    pub fn new(
+        scheme: Scheme,
+        page_size: usize,
+        extra_key: Option<&str>,
+        cache_salt: Option<&str>,
+        bigram: bool,
+    ) -> Self {
         let cache_salt = cache_salt.filter(|salt| !salt.is_empty());
         Self {
+            scheme,
             page_size,
             extra_key: extra_key.map(Into::into),
             cache_salt: cache_salt.map(Into::into),
             bigram,
-            seed: cache_salt.map(sglang::salt_seed),
+            seed: scheme.seed(extra_key, cache_salt),
         }
+    }
+
+    /// What turns the ids of a chain into those that are announced; only the `sglang` scheme wraps them. `named`: the
+    /// extra key's adapter has a registered name.
+    pub fn wrapper(&self, format: EventFormat, named: bool) -> Wrapper {
+        Wrapper(match self.scheme {
+            Scheme::Sglang => format.seed(self.extra_key.as_deref(), self.cache_salt.as_deref(), named),
+            Scheme::Content => None,
+        })
     }
 
     /// How many pages `tokens` ids fill, and how many units (ids or pairs) are left over.
     pub fn pages(&self, tokens: usize) -> (usize, usize) {
         let units = tokens.saturating_sub(usize::from(self.bigram));
         (units / self.page_size, units % self.page_size)
+    }
+}
+
+/// Turns the ids of a chain into those that are announced.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrapper(Option<Digest>);
+
+impl Wrapper {
+    /// The announced form of `id`.
+    pub fn wrap(&self, id: i64) -> i64 {
+        self.0.as_ref().map_or(id, |seed| sglang::wrap(seed, id))
     }
 }
 
@@ -71,14 +146,11 @@ impl HashChain {
         let above = self.last().copied();
         let mut prior = above.or(namespace.seed);
         let size = namespace.page_size;
+        let overlap = usize::from(namespace.bigram);
         let digests = (0..count)
             .map(|page| {
-                let start = page * size;
-                let digest = if namespace.bigram {
-                    sglang::bigram_page_digest(prior.as_ref(), tokens.slice(start, start + size + 1))
-                } else {
-                    sglang::page_digest(prior.as_ref(), tokens.slice(start, start + size))
-                };
+                let page = tokens.slice(page * size, (page + 1) * size + overlap);
+                let digest = namespace.scheme.page(prior.as_ref(), page, namespace.bigram);
                 prior = Some(digest);
                 digest
             })
@@ -126,12 +198,12 @@ impl HashChain {
 
     /// The ids of the pages, not wrapped.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = i64> {
-        self.digests[self.pages.clone()].iter().map(sglang::page_id)
+        self.digests[self.pages.clone()].iter().map(page_id)
     }
 
     /// The id of the page above the first one, not wrapped; None at the start of a prompt.
     pub fn parent_id(&self) -> Option<i64> {
-        self.above.as_ref().map(sglang::page_id)
+        self.above.as_ref().map(page_id)
     }
 
     /// The digest that the next page is chained to.
@@ -145,7 +217,7 @@ mod tests {
     use super::*;
 
     fn root(bigram: bool, salt: Option<&str>) -> HashChain {
-        HashChain::root(Namespace::new(2, None, salt, bigram))
+        HashChain::root(Namespace::new(Scheme::Sglang, 2, None, salt, bigram))
     }
 
     fn ids(chain: &HashChain) -> Vec<i64> {
@@ -194,5 +266,20 @@ mod tests {
         assert!(root(false, None).extend(TokenSlice::U32(&[1, 2, 3])).is_none());
         assert!(root(true, None).extend(TokenSlice::U32(&[1, 2])).is_none());
         assert!(extend(&root(true, None), &[]).is_empty());
+    }
+
+    #[test]
+    fn content_hashes_chain_as_the_index_chains_them() {
+        for bigram in [false, true] {
+            let namespace = Namespace::new(Scheme::Content, 2, Some("adapter"), Some("salt"), bigram);
+            let root = HashChain::root(namespace);
+            let tokens = &[1, 2, 3, 4, 5][..4 + usize::from(bigram)];
+            let seed = content::root(Some(Adapter::Name("adapter")), Some("salt"));
+            let expected = content::chain(seed, TokenSlice::U32(tokens), 2, bigram);
+            let first = extend(&root, &tokens[..2 + usize::from(bigram)]);
+            let both = [ids(&first), ids(&extend(&first, &tokens[2..]))].concat();
+            assert_eq!(both, expected.iter().map(|&hash| hash as i64).collect::<Vec<_>>());
+            assert_eq!(first.parent_id(), None);
+        }
     }
 }

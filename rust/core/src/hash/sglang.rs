@@ -60,6 +60,30 @@ pub fn namespace_seed(extra_key: Option<&str>, cache_salt: Option<&str>) -> Dige
     hasher.finalize().into()
 }
 
+/// How ids are announced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventFormat {
+    /// Wrapped only in the namespace of an extra key whose adapter has a registered name.
+    #[default]
+    Default,
+    /// Wrapped in every namespace, so that ids of different namespaces differ.
+    Dynamo,
+}
+
+impl EventFormat {
+    /// Every format, by the name users know.
+    pub const NAMES: [(&str, Self); 2] = [("default", Self::Default), ("dynamo", Self::Dynamo)];
+
+    /// What wraps the ids of a namespace, if anything does. `named`: the extra key's adapter has a registered name.
+    pub fn seed(self, extra_key: Option<&str>, cache_salt: Option<&str>, named: bool) -> Option<Digest> {
+        match (self, extra_key, cache_salt) {
+            (Self::Default, Some(_), _) if named => Some(namespace_seed(extra_key, None)),
+            (Self::Default, ..) | (Self::Dynamo, None, None) => None,
+            (Self::Dynamo, ..) => Some(namespace_seed(extra_key, cache_salt)),
+        }
+    }
+}
+
 /// The id of a page inside the namespace of `seed`.
 pub fn wrap(seed: &Digest, id: i64) -> i64 {
     let digest = Sha256::new_with_prefix(seed).chain_update(id.to_be_bytes()).finalize();
