@@ -1,10 +1,12 @@
 """`kvevents._core.hashing`: see `kvevents.hashing`."""
 
-from typing import Any, final
-
-from kvevents.hashing import EventFormat, HashScheme
+from typing import Any, Literal, TypeAlias, final
 
 __all__ = ["HashChain", "block_hashes"]
+
+# Public as kvevents.hashing.HashScheme and EventFormat; stubs import no higher layer.
+_HashScheme: TypeAlias = Literal["sglang", "content"]
+_EventFormat: TypeAlias = Literal["default", "dynamo"]
 
 @final
 class HashChain:
@@ -20,7 +22,7 @@ class HashChain:
     def root(
         page_size: int,
         *,
-        scheme: HashScheme = "sglang",
+        scheme: _HashScheme = "sglang",
         extra_key: str | None = None,
         cache_salt: str | None = None,
         bigram: bool = False,
@@ -87,11 +89,11 @@ def block_hashes(
     tokens: Any,
     block_size: int,
     *,
-    scheme: HashScheme = "sglang",
+    scheme: _HashScheme = "sglang",
     extra_key: str | None = None,
     cache_salt: str | None = None,
     bigram: bool = False,
-    event_format: EventFormat = "default",
+    event_format: _EventFormat = "default",
     named: bool = False,
 ) -> memoryview:
     """The ids that an engine announces for the whole blocks of a prompt.
