@@ -4,6 +4,8 @@
 pub mod hash;
 pub mod index;
 pub mod merge;
+pub mod pages;
 pub mod recorder;
+pub mod slots;
 pub mod tokens;
 pub mod wire;

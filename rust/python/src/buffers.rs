@@ -6,6 +6,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView};
 
+use crate::tokens::TokenPages;
+
 /// Token ids that a Python caller passed. A buffer must not be changed by other threads during the call.
 pub enum TokenArgument {
     /// Borrowed, one dimension, contiguous.
@@ -16,6 +18,8 @@ pub enum TokenArgument {
     U64(PyBuffer<u64>),
     /// Borrowed; holds no negative id.
     I64(PyBuffer<i64>),
+    /// Pages that are held already.
+    Pages(Py<TokenPages>),
     /// Copied.
     Owned(TokenVec),
 }
@@ -32,6 +36,7 @@ impl TokenArgument {
                 Self::I32(buffer) => TokenSlice::U32(contiguous(buffer)),
                 Self::U64(buffer) => TokenSlice::U64(contiguous(buffer)),
                 Self::I64(buffer) => TokenSlice::U64(contiguous(buffer)),
+                Self::Pages(pages) => pages.get().as_slice(),
                 Self::Owned(ids) => ids.as_slice(),
             }
         }
@@ -69,6 +74,9 @@ impl<'py> FromPyObject<'_, 'py> for TokenArgument {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(pages) = object.cast::<TokenPages>() {
+            return Ok(Self::Pages(pages.to_owned().unbind()));
+        }
         if object.is_instance_of::<PyList>() {
             return copy(&object);
         }

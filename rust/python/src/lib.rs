@@ -8,6 +8,8 @@ mod buffers;
 mod hashing;
 mod index;
 mod recorder;
+mod slots;
+mod tokens;
 mod wire;
 
 #[pymodule]
@@ -20,6 +22,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
     add_submodule(module, "recorder", recorder::register)?;
+    add_submodule(module, "slots", slots::register)?;
+    add_submodule(module, "tokens", tokens::register)?;
     add_submodule(module, "wire", wire::register)
 }
 

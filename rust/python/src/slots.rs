@@ -1,0 +1,87 @@
+//! `kvevents._core.slots`.
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvevents_core::slots::{PagePool, SlotError};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Slots that a caller passed: an int64 buffer, or any sequence of integers.
+struct Slots(Vec<i64>);
+
+impl<'py> FromPyObject<'_, 'py> for Slots {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match PyBuffer::<i64>::get(&object) {
+            Ok(buffer) => buffer.to_vec(object.py()).map(Self),
+            Err(_) => object.extract().map(Self),
+        }
+    }
+}
+
+/// Pages of consecutive slots, free, lent or in the cache.
+#[pyclass(frozen, name = "PagePool", module = "kvevents._core.slots")]
+struct PyPagePool(Mutex<PagePool>);
+
+impl PyPagePool {
+    fn lock(&self) -> MutexGuard<'_, PagePool> {
+        // Every change is complete before anything can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refused(error: SlotError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+#[pymethods]
+impl PyPagePool {
+    #[new]
+    fn new(pages: usize, page_size: usize) -> PyResult<Self> {
+        if page_size == 0 {
+            return Err(PyValueError::new_err("page_size: expected at least 1, got 0"));
+        }
+        Ok(Self(Mutex::new(PagePool::new(pages, page_size))))
+    }
+
+    #[getter]
+    fn capacity(&self) -> usize {
+        self.lock().capacity()
+    }
+
+    #[getter]
+    fn available(&self) -> usize {
+        self.lock().available()
+    }
+
+    fn allocate<'py>(&self, py: Python<'py>, pages: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Some(slots) = self.lock().allocate(pages) else {
+            return Ok(None);
+        };
+        let bytes = PyBytes::new_with(py, slots.len() * 8, |out| {
+            for (slot, out) in slots.iter().zip(out.chunks_exact_mut(8)) {
+                out.copy_from_slice(&slot.to_ne_bytes());
+            }
+            Ok(())
+        })?;
+        Ok(Some(bytes))
+    }
+
+    fn free(&self, slots: Slots) -> PyResult<()> {
+        self.lock().free(&slots.0).map_err(refused)
+    }
+
+    fn adopt(&self, slots: Slots) -> PyResult<()> {
+        self.lock().adopt(&slots.0).map_err(refused)
+    }
+
+    fn release(&self, slots: Slots) -> PyResult<()> {
+        self.lock().release(&slots.0).map_err(refused)
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyPagePool>()
+}
