@@ -113,7 +113,7 @@ fn the_slot_after_medium_tells_the_dialect() {
         let batch_ = read(&earlier).unwrap();
         let stored = only_store(&batch_);
         assert_eq!(stored.cache_salt, Some("salt"), "{tag}");
-        assert_eq!(stored.is_earlier_form, tag == "BlockStoredWithMetadata");
+        assert!(stored.is_earlier_form, "{tag}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Batches and events as they lie in a payload.
 
 use super::error::WireError;
+use super::layout::{Field, Tag};
 use super::values::{EngineHash, ExtraKeys, HashList, Raw, TokenList};
 
 /// Events that an engine published together.
@@ -51,7 +52,7 @@ pub struct Stored<'a> {
     pub lora_id: Option<i64>,
     /// The tier, as the engine spells it.
     pub medium: Option<&'a str>,
-    /// Salt of the tenant, from the field of that name or from `metadata`.
+    /// Salt of the tenant, from the field of that name, else from `metadata`.
     pub cache_salt: Option<&'a str>,
     /// Attribution, never identity.
     pub session_id: Option<&'a str>,
@@ -71,7 +72,7 @@ pub struct Stored<'a> {
     pub ownership: Option<&'a str>,
     /// SGLang's earlier form: the map that holds the salt.
     pub metadata: Option<Metadata<'a>>,
-    /// Whether the tag is `BlockStoredWithMetadata`.
+    /// Whether it is a `BlockStoredWithMetadata`, by its tag or by what it carries.
     pub is_earlier_form: bool,
     /// Fields of a map that are not known, as they came.
     pub unknown: Vec<(&'a str, Raw<'a>)>,
@@ -82,8 +83,6 @@ pub struct Stored<'a> {
 pub struct Metadata<'a> {
     /// Its salt.
     pub cache_salt: Option<&'a str>,
-    /// The salt that the event names outside of the map.
-    pub outer_salt: Option<&'a str>,
     /// The whole map.
     pub raw: Raw<'a>,
 }
@@ -128,4 +127,103 @@ pub struct Skipped {
     pub reason: String,
     /// The fault itself.
     pub error: WireError,
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// Of `block_hashes`.
+    Hashes(HashList<'a>),
+    /// Of `parent_block_hash`.
+    Hash(EngineHash<'a>),
+    /// Of `token_ids`.
+    Tokens(TokenList<'a>),
+    /// An integer from 0.
+    Unsigned(u64),
+    /// An integer.
+    Signed(i64),
+    /// A string.
+    Text(&'a str),
+    /// A value with a structure of its own.
+    Raw(Raw<'a>),
+}
+
+impl<'a> Event<'a> {
+    /// Its type.
+    pub fn tag(&self) -> Tag {
+        match self {
+            Self::Stored(stored) if stored.is_earlier_form => Tag::BlockStoredWithMetadata,
+            Self::Stored(_) => Tag::BlockStored,
+            Self::Removed(_) => Tag::BlockRemoved,
+            Self::Cleared(_) => Tag::AllBlocksCleared,
+        }
+    }
+
+    /// Where it begins in the payload.
+    pub fn offset(&self) -> usize {
+        match self {
+            Self::Stored(stored) => stored.offset,
+            Self::Removed(removed) => removed.offset,
+            Self::Cleared(cleared) => cleared.offset,
+        }
+    }
+
+    /// The value of a field; None where it is nil, absent, or not of this type of event.
+    pub fn value(&self, field: Field) -> Option<FieldValue<'a>> {
+        match self {
+            Self::Stored(stored) => stored.value(field),
+            Self::Removed(removed) => removed.value(field),
+            Self::Cleared(_) => None,
+        }
+    }
+
+    /// Fields of a map that are not known, as they came.
+    pub fn unknown(&self) -> &[(&'a str, Raw<'a>)] {
+        match self {
+            Self::Stored(stored) => &stored.unknown,
+            Self::Removed(removed) => &removed.unknown,
+            Self::Cleared(cleared) => &cleared.unknown,
+        }
+    }
+}
+
+impl<'a> Stored<'a> {
+    fn value(&self, field: Field) -> Option<FieldValue<'a>> {
+        let inner_salt = self.metadata.and_then(|metadata| metadata.cache_salt);
+        match field {
+            Field::BlockHashes => Some(FieldValue::Hashes(self.block_hashes)),
+            Field::ParentBlockHash => self.parent_block_hash.map(FieldValue::Hash),
+            Field::TokenIds => Some(FieldValue::Tokens(self.token_ids)),
+            Field::BlockSize => Some(FieldValue::Unsigned(self.block_size)),
+            Field::LoraId => self.lora_id.map(FieldValue::Signed),
+            Field::Medium => self.medium.map(FieldValue::Text),
+            // What the map says already is not said again.
+            Field::CacheSalt => self
+                .cache_salt
+                .filter(|_| self.cache_salt != inner_salt)
+                .map(FieldValue::Text),
+            Field::SessionId => self.session_id.map(FieldValue::Text),
+            Field::LoraName => self.lora_name.map(FieldValue::Text),
+            Field::ExtraKeys => self.extra_keys.map(|keys| FieldValue::Raw(keys.raw())),
+            Field::GroupIdx => self.group_idx.map(FieldValue::Unsigned),
+            Field::KvCacheSpecKind => self.kv_cache_spec_kind.map(FieldValue::Text),
+            Field::KvCacheSpecSlidingWindow => self.kv_cache_spec_sliding_window.map(FieldValue::Unsigned),
+            Field::Locality => self.locality.map(FieldValue::Text),
+            Field::Ownership => self.ownership.map(FieldValue::Text),
+            Field::Metadata => self.metadata.map(|metadata| FieldValue::Raw(metadata.raw)),
+        }
+    }
+}
+
+impl<'a> Removed<'a> {
+    fn value(&self, field: Field) -> Option<FieldValue<'a>> {
+        match field {
+            Field::BlockHashes => Some(FieldValue::Hashes(self.block_hashes)),
+            Field::Medium => self.medium.map(FieldValue::Text),
+            Field::GroupIdx => self.group_idx.map(FieldValue::Unsigned),
+            Field::Locality => self.locality.map(FieldValue::Text),
+            Field::Ownership => self.ownership.map(FieldValue::Text),
+            _ => None,
+        }
+    }
 }

@@ -181,6 +181,11 @@ impl Layout {
         optional: &[],
     };
 
+    /// Whether the field has a place in it.
+    pub fn contains(&self, field: Field) -> bool {
+        self.always.contains(&field) || self.optional.contains(&field)
+    }
+
     /// The fields in their order, from a slot on.
     pub fn fields_from(&self, slot: usize) -> impl Iterator<Item = Field> + use<> {
         self.always.iter().chain(self.optional).copied().skip(slot)

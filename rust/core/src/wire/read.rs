@@ -1,9 +1,9 @@
 //! From a payload to a batch, in one pass that leaves nothing unchecked.
 
 use super::cursor::{Cursor, Header};
+use super::draft::Draft;
 use super::error::{Fault, WireError};
 use super::event::{Batch, Event, Skipped};
-use super::fields::Fields;
 use super::layout::{AFTER_MEDIUM, Dialect, Layout, RANK_KEYS, TYPE, Tag};
 use super::limits::Limits;
 
@@ -170,7 +170,7 @@ impl<'a> Reader<'a, '_> {
 
     fn array_event(&mut self, offset: usize, slots: usize) -> Result<Event<'a>, WireError> {
         let tag = self.tag()?;
-        let mut fields = Fields::default();
+        let mut draft = Draft::default();
         // Up to `medium` all dialects agree; of removals, vLLM's have all fields that SGLang's have.
         let mut order = Dialect::VLLM_ARRAY.slots(tag.plain()).fields_from(0);
         for slot in 0..slots {
@@ -178,11 +178,11 @@ impl<'a> Reader<'a, '_> {
                 order = self.stored_layout(tag, slots - slot)?.fields_from(slot);
             }
             match order.next() {
-                Some(field) => fields.read(field, &mut self.cursor, self.limits)?,
+                Some(field) => draft.read(field, &mut self.cursor, self.limits)?,
                 None => self.pass_over()?,
             }
         }
-        fields.into_event(tag, offset)
+        draft.into_event(tag, offset)
     }
 
     /// Which dialect's fields follow `medium`. The cursor stands at the first of them.
@@ -219,7 +219,7 @@ impl<'a> Reader<'a, '_> {
         let body = self.cursor;
         let tag = self.find_tag(offset, pairs)?;
         self.cursor = body;
-        let mut fields = Fields::default();
+        let mut draft = Draft::default();
         let mut tags = 0;
         for _ in 0..pairs {
             let start = self.cursor;
@@ -233,12 +233,12 @@ impl<'a> Reader<'a, '_> {
                 }
                 self.cursor.skip(0)?;
             } else if let Some(field) = tag.field(key) {
-                fields.read(field, &mut self.cursor, self.limits)?;
+                draft.read(field, &mut self.cursor, self.limits)?;
             } else {
-                fields.keep(key, &mut self.cursor, self.limits)?;
+                draft.keep(key, &mut self.cursor, self.limits)?;
             }
         }
-        fields.into_event(tag, offset)
+        draft.into_event(tag, offset)
     }
 
     /// The tag of a map, which is its first field in every engine so far.

@@ -1,5 +1,6 @@
 //! Writing msgpack: every value in its smallest form, as msgspec does.
 
+use super::values::EngineHash;
 use crate::tokens::TokenSlice;
 
 /// A payload in the making.
@@ -105,6 +106,15 @@ impl Writer {
         self.array(ids.len());
         self.bytes.reserve(3 * ids.len());
         ids.iter().for_each(|id| self.uint(id));
+    }
+
+    /// A hash, in the form it has.
+    pub fn hash(&mut self, hash: EngineHash<'_>) {
+        match hash {
+            EngineHash::Unsigned(value) => self.uint(value),
+            EngineHash::Negative(value) => self.int(value),
+            EngineHash::Bytes(bytes) => self.bin(bytes),
+        }
     }
 
     /// A value that is msgpack already.

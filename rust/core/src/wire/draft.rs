@@ -1,4 +1,4 @@
-//! The fields of one event while it is read, whatever shape they come in.
+//! One event while it is read, field by field, whatever shape it comes in.
 
 use super::cursor::{Cursor, Header, NIL};
 use super::error::{Fault, WireError};
@@ -9,7 +9,7 @@ use super::read::over_limit;
 use super::values::{EngineHash, ExtraKeys, HashList, Raw, TokenList};
 
 #[derive(Default)]
-pub(super) struct Fields<'a> {
+pub(super) struct Draft<'a> {
     /// One bit a field.
     seen: u32,
     block_hashes: Option<HashList<'a>>,
@@ -31,7 +31,7 @@ pub(super) struct Fields<'a> {
     unknown: Vec<(&'a str, Raw<'a>)>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> Draft<'a> {
     /// Read the value of a field.
     pub(super) fn read(&mut self, field: Field, cursor: &mut Cursor<'a>, limits: &Limits) -> Result<(), WireError> {
         let name = field.name();
@@ -117,11 +117,8 @@ impl<'a> Fields<'a> {
                     kv_cache_spec_sliding_window: self.kv_cache_spec_sliding_window,
                     locality: self.locality,
                     ownership: self.ownership,
-                    metadata: self.metadata.map(|metadata| Metadata {
-                        outer_salt: self.cache_salt,
-                        ..metadata
-                    }),
-                    is_earlier_form: tag == Tag::BlockStoredWithMetadata,
+                    metadata: self.metadata,
+                    is_earlier_form: tag == Tag::BlockStoredWithMetadata || self.metadata.is_some(),
                     unknown: self.unknown,
                 })
             }
@@ -242,11 +239,7 @@ fn metadata<'a>(
             inner.skip(0)?;
         }
     }
-    Ok(Some(Metadata {
-        cache_salt,
-        outer_salt: None,
-        raw,
-    }))
+    Ok(Some(Metadata { cache_salt, raw }))
 }
 
 /// Any value, at `depth` levels below the event's outside.

@@ -1,0 +1,190 @@
+//! Laws of the codec over payloads that nobody wrote by hand.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use kvevents_core::wire::{
+    Batch, Dialect, Field, Fields, Limits, NoPlace, Tag, Writer, begin_batch, end_batch, read_batch, write_event,
+};
+use proptest::prelude::*;
+
+/// An event made of msgpack values by field.
+#[derive(Clone, Debug)]
+struct Made {
+    tag: Tag,
+    fields: Vec<(Field, Vec<u8>)>,
+}
+
+impl Fields for Made {
+    type Error = NoPlace;
+
+    fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    fn has(&self, field: Field) -> bool {
+        self.fields.iter().any(|(known, _)| *known == field)
+    }
+
+    fn write(&self, field: Field, out: &mut Writer) -> Result<(), NoPlace> {
+        let value = self.fields.iter().find(|(known, _)| *known == field);
+        out.raw(&value.unwrap().1);
+        Ok(())
+    }
+}
+
+fn msgpack(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut out = Writer::new();
+    write(&mut out);
+    out.into_bytes()
+}
+
+fn hash() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        any::<u64>().prop_map(|value| msgpack(|out| out.uint(value))),
+        any::<i64>().prop_map(|value| msgpack(|out| out.int(value))),
+        prop::collection::vec(any::<u8>(), 1..40).prop_map(|bytes| msgpack(|out| out.bin(&bytes))),
+    ]
+}
+
+fn array(item: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(item, 0..40).prop_map(|items| {
+        msgpack(|out| {
+            out.array(items.len());
+            for item in &items {
+                out.raw(item);
+            }
+        })
+    })
+}
+
+fn number() -> impl Strategy<Value = Vec<u8>> {
+    any::<u64>().prop_map(|value| msgpack(|out| out.uint(value)))
+}
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    ".{0,40}".prop_map(|value| msgpack(|out| out.str(&value)))
+}
+
+fn value(field: Field) -> BoxedStrategy<Vec<u8>> {
+    match field {
+        Field::BlockHashes => array(hash()).boxed(),
+        Field::ParentBlockHash => hash().boxed(),
+        Field::TokenIds => prop_oneof![
+            array(number()),
+            array((number(), number()).prop_map(|(first, second)| [vec![0x92], first, second].concat())),
+        ]
+        .boxed(),
+        Field::BlockSize | Field::GroupIdx | Field::KvCacheSpecSlidingWindow => number().boxed(),
+        Field::LoraId => any::<i64>().prop_map(|value| msgpack(|out| out.int(value))).boxed(),
+        Field::ExtraKeys => array(prop_oneof![Just(vec![0xc0]), array(text())]).boxed(),
+        Field::Metadata => text()
+            .prop_map(|salt| {
+                msgpack(|out| {
+                    out.map(1);
+                    out.str("cache_salt");
+                    out.raw(&salt);
+                })
+            })
+            .boxed(),
+        _ => text().boxed(),
+    }
+}
+
+/// Events with fields that the dialect can say.
+fn event(dialect: Dialect) -> impl Strategy<Value = Made> {
+    let tags: Vec<Tag> = Tag::ALL
+        .into_iter()
+        .filter(|tag| dialect.layout(*tag).is_some())
+        .collect();
+    prop::sample::select(tags).prop_flat_map(move |tag| {
+        let required = [Field::BlockHashes, Field::TokenIds, Field::BlockSize];
+        let fields: Vec<_> = dialect
+            .layout(tag)
+            .unwrap()
+            .fields_from(0)
+            .map(|field| {
+                let said = value(field).prop_map(move |value| Some((field, value)));
+                if required.contains(&field) {
+                    return said.boxed();
+                }
+                prop_oneof![Just(None), said].boxed()
+            })
+            .collect();
+        fields.prop_map(move |fields| Made {
+            tag,
+            fields: fields.into_iter().flatten().collect(),
+        })
+    })
+}
+
+fn payload(dialect: &Dialect, events: &[Made], rank: Option<i64>) -> Vec<u8> {
+    msgpack(|out| {
+        begin_batch(out, 2.5, events.len());
+        for event in events {
+            write_event(out, dialect, event).unwrap();
+        }
+        end_batch(out, rank);
+    })
+}
+
+fn rewritten(dialect: &Dialect, batch: &Batch<'_>) -> Vec<u8> {
+    msgpack(|out| {
+        begin_batch(out, batch.ts, batch.events.len());
+        batch
+            .events
+            .iter()
+            .for_each(|event| write_event(out, dialect, event).unwrap());
+        end_batch(out, batch.dp_rank);
+    })
+}
+
+fn dialect_and_events() -> impl Strategy<Value = (Dialect, Vec<Made>)> {
+    prop::sample::select(Dialect::ALL.to_vec())
+        .prop_flat_map(|dialect| (Just(dialect), prop::collection::vec(event(dialect), 0..5)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_was_written_reads_and_writes_back_to_the_same_bytes(
+        (dialect, events) in dialect_and_events(),
+        rank in any::<Option<i64>>(),
+    ) {
+        let data = payload(&dialect, &events, rank);
+        let batch = read_batch(&data, &Limits::default()).unwrap();
+        prop_assert_eq!(&batch.skipped, &[]);
+        prop_assert_eq!((batch.events.len(), batch.dp_rank, batch.unread_fields), (events.len(), rank, 0));
+        prop_assert_eq!(rewritten(&dialect, &batch), data);
+    }
+
+    #[test]
+    fn every_cut_is_refused(
+        (dialect, events) in dialect_and_events(),
+        place in any::<prop::sample::Index>(),
+    ) {
+        let data = payload(&dialect, &events, Some(0));
+        let end = place.index(data.len());
+        let error = read_batch(&data[..end], &Limits::default()).unwrap_err();
+        prop_assert!(error.fault.is_broken() && error.offset <= end, "{}", error);
+    }
+
+    #[test]
+    fn no_change_of_a_byte_panics_and_what_is_left_can_be_walked(
+        (dialect, events) in dialect_and_events(),
+        place in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut data = payload(&dialect, &events, Some(0));
+        let index = place.index(data.len());
+        data[index] = byte;
+        if let Ok(batch) = read_batch(&data, &Limits::default()) {
+            // SGLang's maps say everything, so every value that was read is walked once more.
+            rewritten(&Dialect::SGLANG, &batch);
+        }
+    }
+
+    #[test]
+    fn noise_never_panics(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_batch(&data, &Limits::default());
+    }
+}
