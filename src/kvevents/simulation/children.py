@@ -13,6 +13,9 @@ import msgspec
 
 from kvevents.errors import TransportError
 
+PROGRAM = (sys.executable, "-m", "kvevents")
+"""What a child runs, before its arguments."""
+
 LAST_WORDS = 5
 """Lines of a child's stderr that an error message quotes."""
 
@@ -44,7 +47,8 @@ class Child:
             TransportError: it ended, or said something else, or nothing in time; with its last words.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kvevents", *arguments),
+            *PROGRAM,
+            *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -84,6 +88,11 @@ class Child:
         words = "; ".join(self._last_words)
         return f"{self.name} (pid {self.pid}) {how}" + (f": {words}" if words else "")
 
+    async def ended(self) -> None:
+        """Wait until it has ended by itself and everything it said was heard."""
+        await self._process.wait()
+        await asyncio.gather(*self._drains)
+
     async def stop(self) -> None:
         """End the process and its group: in order first, by force after 3 seconds."""
         if self.is_running:
@@ -95,7 +104,7 @@ class Child:
                 await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await asyncio.gather(*self._drains)
+        await self.ended()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -112,8 +121,7 @@ class Child:
             raise TransportError(f"{self.obituary()}: expected to be ready within {within_s:.0f} s") from None
         self._drains.append(asyncio.create_task(_discard(stdout)))
         if not line:
-            await self._process.wait()
-            await self._drains[0]
+            await self.ended()
             raise TransportError(f"{self.obituary()} (before it was ready)")
         try:
             self.ready = msgspec.json.decode(line, type=dict[str, Any])
@@ -123,11 +131,15 @@ class Child:
             raise TransportError(f"{self.name}: expected a JSON line with `url` when ready, got: {said}") from error
 
     async def _listen(self, stderr: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ValueError):  # a line beyond the reader's limit: what follows is not quoted
-            async for line in stderr:
-                if text := line.decode(errors="replace").strip():
-                    self._last_words.append(text)
-        await _discard(stderr)
+        while True:
+            try:
+                line = await stderr.readline()
+            except ValueError:  # longer than the reader's limit: not worth quoting
+                continue
+            if not line:
+                return
+            if text := line.decode(errors="replace").strip():
+                self._last_words.append(text)
 
 
 async def _discard(stream: asyncio.StreamReader) -> None:
