@@ -34,6 +34,11 @@ impl Paging {
         tokens.saturating_sub(self.overlap) / self.page_size
     }
 
+    /// Units of a sequence of `tokens` tokens that are left over behind its last whole page.
+    pub fn left_over(self, tokens: usize) -> usize {
+        tokens.saturating_sub(self.overlap) % self.page_size
+    }
+
     /// The tokens of pages `start..end`, the shared last one of a bigram page included. Panics past the end.
     pub fn cut(self, tokens: TokenSlice<'_>, start: usize, end: usize) -> TokenSlice<'_> {
         let first = start * self.page_size;

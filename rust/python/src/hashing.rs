@@ -1,7 +1,8 @@
 //! `kvevents._core.hashing`.
 
 use kvevents_core::hash::chain::{HashChain, Namespace, Scheme};
-use kvevents_core::hash::sglang::EventFormat;
+use kvevents_core::hash::sglang::{EventFormat, page_id};
+use kvevents_core::pages::Paging;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -30,19 +31,18 @@ impl PyHashChain {
     }
 
     fn extend(&self, py: Python<'_>, tokens: TokenArgument) -> PyResult<Self> {
-        let count = tokens.as_slice().len();
-        let namespace = self.0.namespace();
-        let (pages, rest) = namespace.pages(count);
-        if rest != 0 {
-            let unit = if namespace.bigram { "pairs" } else { "tokens" };
-            return Err(PyValueError::new_err(format!(
-                "tokens: expected whole pages of {} {unit}, got {count} tokens, which leave {rest} {unit} over",
-                namespace.page_size
-            )));
-        }
         let ids = tokens.as_slice();
-        let chain = detach_if(py, pages > DETACH_ABOVE, || self.0.extend(ids));
-        Ok(Self(chain.expect("whole pages, as checked")))
+        let paging = self.0.namespace().paging;
+        let chain = detach_if(py, paging.count(ids.len()) > DETACH_ABOVE, || self.0.extend(ids));
+        chain.map(Self).ok_or_else(|| {
+            let unit = if paging.is_bigram() { "pairs" } else { "tokens" };
+            PyValueError::new_err(format!(
+                "tokens: expected whole pages of {} {unit}, got {} tokens, which leave {} {unit} over",
+                paging.page_size(),
+                ids.len(),
+                paging.left_over(ids.len())
+            ))
+        })
     }
 
     fn split(&self, pages: usize) -> PyResult<(Self, Self)> {
@@ -67,7 +67,7 @@ impl PyHashChain {
 
     #[getter]
     fn page_size(&self) -> usize {
-        self.0.namespace().page_size
+        self.0.namespace().paging.page_size()
     }
 
     #[getter]
@@ -82,7 +82,7 @@ impl PyHashChain {
 
     #[getter]
     fn bigram(&self) -> bool {
-        self.0.namespace().bigram
+        self.0.namespace().paging.is_bigram()
     }
 
     fn __len__(&self) -> usize {
@@ -90,7 +90,11 @@ impl PyHashChain {
     }
 
     fn __repr__(&self) -> String {
-        format!("HashChain({} pages of {})", self.0.len(), self.0.namespace().page_size)
+        format!(
+            "HashChain({} pages of {})",
+            self.0.len(),
+            self.0.namespace().paging.page_size()
+        )
     }
 }
 
@@ -103,10 +107,9 @@ fn namespace(
     bigram: bool,
 ) -> PyResult<Namespace> {
     let scheme = choice(py, "scheme", scheme, &Scheme::NAMES)?;
-    if page_size == 0 {
-        return Err(config_error(py, "page_size: expected at least 1, got 0"));
-    }
-    Ok(Namespace::new(scheme, page_size, extra_key, cache_salt, bigram))
+    let paging = Paging::new(page_size, bigram)
+        .ok_or_else(|| config_error(py, &format!("page_size: expected at least 1, got {page_size}")))?;
+    Ok(Namespace::new(scheme, paging, extra_key, cache_salt))
 }
 
 /// The choice called `name`, or a `ConfigError` that lists them.
@@ -158,11 +161,11 @@ fn block_hashes<'py>(
     let namespace = namespace(py, block_size, scheme, extra_key, cache_salt, bigram)?;
     let wrapper = namespace.wrapper(format, named);
     let ids = tokens.as_slice();
-    let (pages, rest) = namespace.pages(ids.len());
-    let whole = ids.slice(0, ids.len() - rest);
+    let pages = namespace.paging.count(ids.len());
+    let whole = namespace.paging.cut(ids, 0, pages);
     let ids: Vec<i64> = detach_if(py, pages > DETACH_ABOVE, || {
-        let chain = HashChain::root(namespace).extend(whole).expect("cut to whole pages");
-        chain.ids().map(|id| wrapper.wrap(id)).collect()
+        let digests = namespace.digests(None, whole);
+        digests.map(|digest| wrapper.wrap(page_id(&digest))).collect()
     });
     int64_view(py, ids.into_iter())
 }

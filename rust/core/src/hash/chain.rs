@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::content::{self, Adapter};
 use super::sglang::{self, Digest, EventFormat};
+use crate::pages::Paging;
 use crate::tokens::TokenSlice;
 
 /// How pages are hashed.
@@ -57,35 +58,43 @@ fn content_digest(hash: u64) -> Digest {
 pub struct Namespace {
     /// How pages are hashed.
     pub scheme: Scheme,
-    /// Tokens (pairs, for bigrams) in a page; not 0.
-    pub page_size: usize,
+    /// How tokens are cut into pages.
+    pub paging: Paging,
     /// Separates prompts; whether it enters their hashes is the scheme's affair.
     pub extra_key: Option<Box<str>>,
     /// Seeds the chain; never empty.
     pub cache_salt: Option<Box<str>>,
-    /// Pages are made of pairs of neighbouring tokens.
-    pub bigram: bool,
     seed: Option<Digest>,
 }
 
 impl Namespace {
     /// A namespace; an empty salt is none.
-    pub fn new(
-        scheme: Scheme,
-        page_size: usize,
-        extra_key: Option<&str>,
-        cache_salt: Option<&str>,
-        bigram: bool,
-    ) -> Self {
+    pub fn new(scheme: Scheme, paging: Paging, extra_key: Option<&str>, cache_salt: Option<&str>) -> Self {
         let cache_salt = cache_salt.filter(|salt| !salt.is_empty());
         Self {
             scheme,
-            page_size,
+            paging,
             extra_key: extra_key.map(Into::into),
             cache_salt: cache_salt.map(Into::into),
-            bigram,
             seed: scheme.seed(extra_key, cache_salt),
         }
+    }
+
+    /// The digests of the pages of `tokens`, which continue the page with digest `above` (None: start a prompt). A last
+    /// page that is not whole counts as one.
+    pub fn digests(&self, above: Option<Digest>, tokens: TokenSlice<'_>) -> impl ExactSizeIterator<Item = Digest> {
+        let mut prior = above.or(self.seed);
+        let overlap = usize::from(self.paging.is_bigram());
+        let size = self.paging.page_size();
+        let units = tokens.len().saturating_sub(overlap);
+        (0..units.div_ceil(size)).map(move |page| {
+            let end = units.min((page + 1) * size) + overlap;
+            let digest = self
+                .scheme
+                .page(prior.as_ref(), tokens.slice(page * size, end), overlap == 1);
+            prior = Some(digest);
+            digest
+        })
     }
 
     /// What turns the ids of a chain into those that are announced; only the `sglang` scheme wraps them. `named`: the
@@ -95,12 +104,6 @@ impl Namespace {
             Scheme::Sglang => format.seed(self.extra_key.as_deref(), self.cache_salt.as_deref(), named),
             Scheme::Content => None,
         })
-    }
-
-    /// How many pages `tokens` ids fill, and how many units (ids or pairs) are left over.
-    pub fn pages(&self, tokens: usize) -> (usize, usize) {
-        let units = tokens.saturating_sub(usize::from(self.bigram));
-        (units / self.page_size, units % self.page_size)
     }
 }
 
@@ -139,27 +142,16 @@ impl HashChain {
     /// token more than there are pairs.
     #[must_use]
     pub fn extend(&self, tokens: TokenSlice<'_>) -> Option<Self> {
-        let namespace = &*self.namespace;
-        let (count, 0) = namespace.pages(tokens.len()) else {
+        if self.namespace.paging.left_over(tokens.len()) != 0 {
             return None;
-        };
+        }
         let above = self.last().copied();
-        let mut prior = above.or(namespace.seed);
-        let size = namespace.page_size;
-        let overlap = usize::from(namespace.bigram);
-        let digests = (0..count)
-            .map(|page| {
-                let page = tokens.slice(page * size, (page + 1) * size + overlap);
-                let digest = namespace.scheme.page(prior.as_ref(), page, namespace.bigram);
-                prior = Some(digest);
-                digest
-            })
-            .collect();
+        let digests: Arc<[Digest]> = self.namespace.digests(above, tokens).collect();
         Some(Self {
             namespace: self.namespace.clone(),
             above,
+            pages: 0..digests.len(),
             digests,
-            pages: 0..count,
         })
     }
 
@@ -216,8 +208,12 @@ impl HashChain {
 mod tests {
     use super::*;
 
+    fn paging(bigram: bool) -> Paging {
+        Paging::new(2, bigram).expect("positive")
+    }
+
     fn root(bigram: bool, salt: Option<&str>) -> HashChain {
-        HashChain::root(Namespace::new(Scheme::Sglang, 2, None, salt, bigram))
+        HashChain::root(Namespace::new(Scheme::Sglang, paging(bigram), None, salt))
     }
 
     fn ids(chain: &HashChain) -> Vec<i64> {
@@ -271,7 +267,7 @@ mod tests {
     #[test]
     fn content_hashes_chain_as_the_index_chains_them() {
         for bigram in [false, true] {
-            let namespace = Namespace::new(Scheme::Content, 2, Some("adapter"), Some("salt"), bigram);
+            let namespace = Namespace::new(Scheme::Content, paging(bigram), Some("adapter"), Some("salt"));
             let root = HashChain::root(namespace);
             let tokens = &[1, 2, 3, 4, 5][..4 + usize::from(bigram)];
             let seed = content::root(Some(Adapter::Name("adapter")), Some("salt"));

@@ -1,1 +1,0 @@
-//! The coalescing recorder: from token buffers to encoded batches.
