@@ -1,5 +1,7 @@
 //! Token ids out of Python values: contiguous integer buffers are borrowed, everything else is copied once.
 
+use std::ops::BitOr;
+
 use kvevents_core::tokens::{TokenSlice, TokenVec};
 use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
@@ -106,9 +108,11 @@ impl<'py> FromPyObject<'_, 'py> for TokenArgument {
     }
 }
 
-fn first_above<T: Copy + Ord>(ids: &[T], limit: T) -> Option<(usize, T)> {
-    // One pass without branches first: the common case has nothing to find.
-    if ids.iter().copied().max() <= Some(limit) {
+/// `limit` is a power of two less one.
+fn first_above<T: Copy + Ord + Default + BitOr<Output = T>>(ids: &[T], limit: T) -> Option<(usize, T)> {
+    // One pass in vector instructions first: the common case has nothing to find. An id is above a limit of all ones
+    // exactly where it has a higher bit.
+    if ids.iter().fold(T::default(), |seen, &id| seen | id) <= limit {
         return None;
     }
     ids.iter().position(|&id| id > limit).map(|index| (index, ids[index]))
