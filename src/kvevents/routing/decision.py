@@ -45,6 +45,7 @@ class Decision(msgspec.Struct, frozen=True):
         policy: name of the policy that chose.
         prompt_tokens: length of the prompt.
         cached_tokens: tokens the engine is expected to report as cached (it always computes the last one).
+        best_cached_tokens: the same for the candidate that holds most of the prompt.
         id: unique within the router.
     """
 
@@ -56,4 +57,5 @@ class Decision(msgspec.Struct, frozen=True):
     policy: str
     prompt_tokens: int
     cached_tokens: int
+    best_cached_tokens: int
     id: int

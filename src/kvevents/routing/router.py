@@ -59,7 +59,7 @@ class Router:
     whatever is called on it.
 
     Args:
-        index: answers how much of a prompt each worker holds.
+        index: answers how much of a prompt each worker holds; may be replaced at any time.
         workers: ids of the workers, or a mapping of ids to their number of ranks.
         policy: a name in `POLICIES` or a policy.
 
@@ -70,7 +70,7 @@ class Router:
     def __init__(
         self, index: PrefixMatcher, workers: Iterable[str] | Mapping[str, int] = (), policy: str | Policy = "kv"
     ) -> None:
-        self._index = index
+        self.index = index
         self._lock = threading.Lock()
         self._workers: dict[str, _Worker] = {}
         self._open: dict[int, InFlight] = {}
@@ -152,7 +152,7 @@ class Router:
         """
         policy = self._policy
         prompt_tokens = len(tokens)
-        matches = self._index.match(tokens, lora_name=lora_name, cache_salt=cache_salt, extra_keys=extra_keys)
+        matches = self.index.match(tokens, lora_name=lora_name, cache_salt=cache_salt, extra_keys=extra_keys)
         found = {(match.worker, match.dp_rank or 0): match for match in matches}
         with self._lock:
             candidates = self._score(policy, found, prompt_tokens, exclude)
@@ -175,6 +175,7 @@ class Router:
             policy=policy.name,
             prompt_tokens=prompt_tokens,
             cached_tokens=self._cached(chosen.usable, prompt_tokens),
+            best_cached_tokens=self._cached(max(score.usable for score in scores), prompt_tokens),
             id=decision_id,
         )
 
@@ -240,7 +241,7 @@ class Router:
 
     def _cached(self, usable: int, prompt_tokens: int) -> int:
         """Tokens an engine reports as cached: it always computes the prompt's last one itself."""
-        block_size = self._index.block_size
+        block_size = self.index.block_size
         return max(0, min(usable, (prompt_tokens - 1) // block_size)) * block_size
 
     def _nobody(self, exclude: Collection[str]) -> str:

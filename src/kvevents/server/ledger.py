@@ -1,0 +1,66 @@
+"""What became of the requests, counted."""
+
+from collections import Counter, defaultdict
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kvevents.routing import Decision
+from kvevents.server.usage import Usage
+
+Outcome: TypeAlias = Literal["ok", "refused", "client_left", "broken", "unanswered"]
+
+
+class PolicyCounts(msgspec.Struct):
+    """Sums over the requests that one policy placed and an engine answered.
+
+    Attributes:
+        requests: answered with status 200 to their end.
+        prompt_tokens: of their prompts, as the router counted them.
+        expected_cached_tokens: what the router expected to be found cached.
+        missed_cached_tokens: what another worker held beyond that.
+        reports: replies whose usage said what was found cached.
+        reported_prompt_tokens: prompt tokens in those replies.
+        reported_cached_tokens: cached tokens in those replies.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    expected_cached_tokens: int = 0
+    missed_cached_tokens: int = 0
+    reports: int = 0
+    reported_prompt_tokens: int = 0
+    reported_cached_tokens: int = 0
+
+
+class Ledger:
+    """Counts by policy, worker and outcome.
+
+    Attributes:
+        policies: sums per policy.
+        outcomes: attempts per (worker, outcome); outcomes are `ok`, `refused` (the engine's own error), `client_left`,
+            `broken` (ended in the middle) and `unanswered` (failed before anything was sent to the client).
+        unplaced: requests that no worker could take.
+        unread: requests whose prompt the router could not read as tokens.
+    """
+
+    def __init__(self) -> None:
+        self.policies: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
+        self.outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self.unplaced = 0
+        self.unread = 0
+
+    def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None:
+        """An attempt is over; `usage` is what the engine reported, if it did."""
+        self.outcomes[decision.worker, outcome] += 1
+        if outcome != "ok":
+            return
+        counts = self.policies[decision.policy]
+        counts.requests += 1
+        counts.prompt_tokens += decision.prompt_tokens
+        counts.expected_cached_tokens += decision.cached_tokens
+        counts.missed_cached_tokens += decision.best_cached_tokens - decision.cached_tokens
+        if usage is not None:
+            counts.reports += 1
+            counts.reported_prompt_tokens += usage.prompt_tokens
+            counts.reported_cached_tokens += usage.cached_tokens

@@ -1,0 +1,72 @@
+"""What the endpoints share, and its life."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import aiohttp
+
+from kvevents.engine.tokenizer import ByteTokenizer
+from kvevents.routing import Router
+from kvevents.server.fleet import Fleet
+from kvevents.server.ledger import Ledger
+from kvevents.server.metrics import Metrics
+from kvevents.server.prompts import PromptReader
+from kvevents.server.settings import Settings
+from kvevents.server.worker import Subscription
+from kvevents.transport import Source, Subscriber, discover
+
+KEEP_ALIVE_S = 2.0
+"""Less than the 5 s after which engines close an idle connection, so that none is closed as it is used again."""
+
+
+class Service:
+    """The router as a running thing: fleet, books, metrics, and the connections to the workers.
+
+    Args:
+        settings: of the service.
+        discover: finds a worker's event sources.
+        subscribe: starts receiving from sources into the index.
+    """
+
+    http: aiohttp.ClientSession
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        discover: Callable[..., Sequence[Source]] = discover,
+        subscribe: Callable[..., Subscription] = Subscriber,
+    ) -> None:
+        self.settings = settings
+        self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
+        self.ledger = Ledger()
+        self.metrics = Metrics(self.fleet, self.ledger)
+        self.prompts = PromptReader(ByteTokenizer())
+
+    @property
+    def router(self) -> Router:
+        """The router over the fleet."""
+        return self.fleet.router
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """From the first look at the workers to the end of the last connection."""
+        settings = self.settings
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+        ) as self.http:
+            await self.fleet.start(self.http)
+            watch = asyncio.create_task(self.fleet.watch())
+            try:
+                yield
+            finally:
+                watch.cancel()
+                await asyncio.wait({watch})
+                await self.fleet.close()

@@ -1,0 +1,51 @@
+"""One engine as the service knows it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvevents.server.settings import worker_address
+from kvevents.transport import Source, SourceState
+
+
+class Subscription(Protocol):
+    """A running `kvevents.transport.Subscriber`, as far as the fleet needs it."""
+
+    def state(self, worker_id: str, dp_rank: int | None) -> SourceState:
+        """The state of one of its sources."""
+
+    def close(self) -> None:
+        """Stop receiving."""
+
+
+class Worker:
+    """An engine: where it is, whether it answers, and what feeds the index from it.
+
+    Attributes:
+        id: its name in headers, answers and metrics; `host:port` unless another was given.
+        url: its base URL without a trailing slash.
+        up: whether it answers; only then it is chosen.
+        reason: why it is up or down.
+        events: what is known about its events when there is no source; None when there is one.
+        sources: where its events come from, one per rank.
+        subscription: what receives them; None without sources.
+        ranks: its data-parallel ranks.
+        models: the models it says it serves.
+        is_discovered: whether its sources are known to be those of the engine that answers now.
+        probes_failed: how many probes failed since it was added.
+        failures_in_a_row: how many of them since the last one that did not.
+    """
+
+    def __init__(self, url: str, *, worker_id: str | None = None) -> None:
+        host, port = worker_address(url)
+        self.url = url.rstrip("/")
+        self.id = worker_id or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        self.up = False
+        self.reason = "not asked yet"
+        self.events: str | None = "not asked yet"
+        self.sources: Sequence[Source] = ()
+        self.subscription: Subscription | None = None
+        self.ranks = 1
+        self.models: frozenset[str] = frozenset()
+        self.is_discovered = False
+        self.probes_failed = 0
+        self.failures_in_a_row = 0
