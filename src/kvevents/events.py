@@ -26,7 +26,7 @@ class StorageMedium(enum.StrEnum):
     EXTERNAL = "EXTERNAL"
 
 
-class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
+class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, repr_omit_defaults=True):
     """Blocks that are now held: one contiguous run of a prefix chain.
 
     Attributes:
@@ -67,19 +67,33 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
     unknown_fields: dict[str, Any] | None = None
 
 
-class BlockStoredMetadata(msgspec.Struct, omit_defaults=True):
-    """The map that `BlockStoredWithMetadata` carries."""
+class BlockStoredMetadata(msgspec.Struct, omit_defaults=True, repr_omit_defaults=True):
+    """The map that `BlockStoredWithMetadata` carries.
+
+    Attributes:
+        cache_salt: the tenant's salt.
+        unknown_fields: what else the map holds, as it came.
+    """
 
     cache_salt: str | None = None
+    unknown_fields: dict[str, Any] | None = None
 
 
-class BlockStoredWithMetadata(BlockStored, tag=True, omit_defaults=True, kw_only=True):
-    """A `BlockStored` in SGLang's earlier form, with the salt in a map of its own."""
+class BlockStoredWithMetadata(BlockStored, tag=True, omit_defaults=True, repr_omit_defaults=True, kw_only=True):
+    """A `BlockStored` in SGLang's earlier form, with the salt in a map of its own.
+
+    Its `cache_salt` is the salt that counts: taken from `metadata` unless given, so that nobody who
+    reads stores has to know the earlier form. On the wire it is said once.
+    """
 
     metadata: BlockStoredMetadata | None = None
 
+    def __post_init__(self) -> None:
+        if self.cache_salt is None and self.metadata is not None:
+            self.cache_salt = self.metadata.cache_salt
 
-class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
+
+class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, repr_omit_defaults=True):
     """Blocks that are no longer held in a tier; None as medium means in none."""
 
     block_hashes: list[BlockHash]
@@ -90,7 +104,7 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
     unknown_fields: dict[str, Any] | None = None
 
 
-class AllBlocksCleared(msgspec.Struct, tag=True, omit_defaults=True):
+class AllBlocksCleared(msgspec.Struct, tag=True, omit_defaults=True, repr_omit_defaults=True):
     """Nothing is held any more, in any tier."""
 
     unknown_fields: dict[str, Any] | None = None
@@ -103,7 +117,8 @@ class SkippedEvent(msgspec.Struct, frozen=True):
     """An event of a batch that could not be read and was left out.
 
     Attributes:
-        code: stable name of the reason, such as `unknown-tag` or `wrong-type`.
+        code: stable name of the reason: `unknown-tag`, `wrong-type`, `out-of-range`, `missing-field`,
+            `duplicate-field` or `over-limit`.
         offset: where the event begins, in bytes from the start of the payload.
         reason: what was expected and what came, for people.
     """
@@ -113,7 +128,7 @@ class SkippedEvent(msgspec.Struct, frozen=True):
     reason: str
 
 
-class KVEventBatch(msgspec.Struct, omit_defaults=True):
+class KVEventBatch(msgspec.Struct, omit_defaults=True, repr_omit_defaults=True):
     """Events that an engine published together.
 
     Attributes:
@@ -121,9 +136,12 @@ class KVEventBatch(msgspec.Struct, omit_defaults=True):
         events: in the order they happened.
         attn_dp_rank: data-parallel rank; None where the engine does not say (which is not rank 0).
         skipped: what decoding left out, with reasons; never encoded.
+        unread_fields: values that decoding passed over because an array has no names for them
+            (elements after the last known field) or the batch is a map with unknown keys; never encoded.
     """
 
     ts: float
     events: list[KVCacheEvent]
     attn_dp_rank: int | None = None
     skipped: list[SkippedEvent] = msgspec.field(default_factory=list)
+    unread_fields: int = 0

@@ -113,7 +113,7 @@ fn the_slot_after_medium_tells_the_dialect() {
         let batch_ = read(&earlier).unwrap();
         let stored = only_store(&batch_);
         assert_eq!(stored.cache_salt, Some("salt"), "{tag}");
-        assert!(stored.is_earlier_form, "{tag}");
+        assert!(stored.metadata.is_some_and(|metadata| metadata.is_only_salt), "{tag}");
     }
 }
 

@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 
 mod buffers;
+mod classes;
 mod hashing;
 mod index;
 mod recorder;

@@ -118,7 +118,6 @@ impl<'a> Draft<'a> {
                     locality: self.locality,
                     ownership: self.ownership,
                     metadata: self.metadata,
-                    is_earlier_form: tag == Tag::BlockStoredWithMetadata || self.metadata.is_some(),
                     unknown: self.unknown,
                 })
             }
@@ -239,7 +238,11 @@ fn metadata<'a>(
             inner.skip(0)?;
         }
     }
-    Ok(Some(Metadata { cache_salt, raw }))
+    Ok(Some(Metadata {
+        cache_salt,
+        raw,
+        is_only_salt: cache_salt.is_some() && pairs == 1,
+    }))
 }
 
 /// Any value, at `depth` levels below the event's outside.

@@ -72,8 +72,6 @@ pub struct Stored<'a> {
     pub ownership: Option<&'a str>,
     /// SGLang's earlier form: the map that holds the salt.
     pub metadata: Option<Metadata<'a>>,
-    /// Whether it is a `BlockStoredWithMetadata`, by its tag or by what it carries.
-    pub is_earlier_form: bool,
     /// Fields of a map that are not known, as they came.
     pub unknown: Vec<(&'a str, Raw<'a>)>,
 }
@@ -85,6 +83,8 @@ pub struct Metadata<'a> {
     pub cache_salt: Option<&'a str>,
     /// The whole map.
     pub raw: Raw<'a>,
+    /// Whether the salt is all it holds.
+    pub is_only_salt: bool,
 }
 
 /// Blocks that are no longer held in a tier.
@@ -152,7 +152,7 @@ impl<'a> Event<'a> {
     /// Its type.
     pub fn tag(&self) -> Tag {
         match self {
-            Self::Stored(stored) if stored.is_earlier_form => Tag::BlockStoredWithMetadata,
+            Self::Stored(stored) if stored.metadata.is_some() => Tag::BlockStoredWithMetadata,
             Self::Stored(_) => Tag::BlockStored,
             Self::Removed(_) => Tag::BlockRemoved,
             Self::Cleared(_) => Tag::AllBlocksCleared,
@@ -189,7 +189,6 @@ impl<'a> Event<'a> {
 
 impl<'a> Stored<'a> {
     fn value(&self, field: Field) -> Option<FieldValue<'a>> {
-        let inner_salt = self.metadata.and_then(|metadata| metadata.cache_salt);
         match field {
             Field::BlockHashes => Some(FieldValue::Hashes(self.block_hashes)),
             Field::ParentBlockHash => self.parent_block_hash.map(FieldValue::Hash),
@@ -197,11 +196,7 @@ impl<'a> Stored<'a> {
             Field::BlockSize => Some(FieldValue::Unsigned(self.block_size)),
             Field::LoraId => self.lora_id.map(FieldValue::Signed),
             Field::Medium => self.medium.map(FieldValue::Text),
-            // What the map says already is not said again.
-            Field::CacheSalt => self
-                .cache_salt
-                .filter(|_| self.cache_salt != inner_salt)
-                .map(FieldValue::Text),
+            Field::CacheSalt => self.cache_salt.map(FieldValue::Text),
             Field::SessionId => self.session_id.map(FieldValue::Text),
             Field::LoraName => self.lora_name.map(FieldValue::Text),
             Field::ExtraKeys => self.extra_keys.map(|keys| FieldValue::Raw(keys.raw())),

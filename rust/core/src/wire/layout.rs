@@ -82,7 +82,7 @@ impl Field {
 pub enum Tag {
     /// Blocks are held now.
     BlockStored,
-    /// The same in SGLang's earlier form.
+    /// The same in SGLang's earlier form, whose class has this name; on the wire it is tagged `BlockStored`.
     BlockStoredWithMetadata,
     /// Blocks are held no more.
     BlockRemoved,
@@ -99,7 +99,7 @@ impl Tag {
         Self::AllBlocksCleared,
     ];
 
-    /// Its name on the wire and in Python.
+    /// Its name in Python.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BlockStored => "BlockStored",
@@ -109,7 +109,12 @@ impl Tag {
         }
     }
 
-    /// The tag of that name.
+    /// Its name on the wire.
+    pub const fn wire_name(self) -> &'static str {
+        self.plain().name()
+    }
+
+    /// The tag of that name; the class name of the earlier form is understood too.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tag| tag.name() == name)
     }
@@ -213,10 +218,7 @@ impl Dialect {
             always: &[BlockHashes, ParentBlockHash, TokenIds, BlockSize, LoraId],
             optional: &[Medium, CacheSalt, SessionId, LoraName],
         },
-        stored_with_metadata: Some(Layout {
-            always: &[BlockHashes, ParentBlockHash, TokenIds, BlockSize, LoraId],
-            optional: &[Medium, Metadata],
-        }),
+        stored_with_metadata: None,
         removed: Layout {
             always: &[BlockHashes],
             optional: &[Medium],
@@ -315,18 +317,51 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.name == name)
     }
 
-    /// As `layout`, without any field where the dialect has no such event.
-    pub(super) fn slots(&self, tag: Tag) -> Layout {
-        self.layout(tag).unwrap_or(Layout::EMPTY)
+    /// How an event of this type is laid out.
+    pub fn layout(&self, tag: Tag) -> Layout {
+        match tag {
+            Tag::BlockStored => self.stored,
+            Tag::BlockStoredWithMetadata => self.stored_with_metadata.unwrap_or(self.stored),
+            Tag::BlockRemoved => self.removed,
+            Tag::AllBlocksCleared => Layout::EMPTY,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn up_to_medium_all_arrays_of_stores_agree() {
+        let first = |dialect: Dialect, tag| {
+            dialect
+                .layout(tag)
+                .fields_from(0)
+                .take(AFTER_MEDIUM)
+                .collect::<Vec<_>>()
+        };
+        let expected = first(Dialect::SGLANG_ARRAY, Tag::BlockStored);
+        assert_eq!(expected.last(), Some(&Medium));
+        assert_eq!(first(Dialect::SGLANG_ARRAY, Tag::BlockStoredWithMetadata), expected);
+        assert_eq!(first(Dialect::VLLM_ARRAY, Tag::BlockStored), expected);
     }
 
-    /// How an event of this type is laid out; None where the dialect has no such event.
-    pub fn layout(&self, tag: Tag) -> Option<Layout> {
-        match tag {
-            Tag::BlockStored => Some(self.stored),
-            Tag::BlockStoredWithMetadata => self.stored_with_metadata,
-            Tag::BlockRemoved => Some(self.removed),
-            Tag::AllBlocksCleared => Some(Layout::EMPTY),
+    #[test]
+    fn removals_of_sglang_are_the_beginning_of_those_of_vllm() {
+        let fields = |dialect: Dialect| dialect.layout(Tag::BlockRemoved).fields_from(0).collect::<Vec<_>>();
+        assert!(fields(Dialect::VLLM_ARRAY).starts_with(&fields(Dialect::SGLANG_ARRAY)));
+    }
+
+    #[test]
+    fn an_event_can_have_every_field_that_a_dialect_gives_it() {
+        for (dialect, tag) in Dialect::ALL
+            .iter()
+            .flat_map(|dialect| Tag::ALL.map(|tag| (dialect, tag)))
+        {
+            for field in dialect.layout(tag).fields_from(0) {
+                assert_eq!(tag.field(field.name()), Some(field), "{} {}", dialect.name, tag.name());
+            }
         }
     }
 }

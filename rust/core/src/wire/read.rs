@@ -172,7 +172,7 @@ impl<'a> Reader<'a, '_> {
         let tag = self.tag()?;
         let mut draft = Draft::default();
         // Up to `medium` all dialects agree; of removals, vLLM's have all fields that SGLang's have.
-        let mut order = Dialect::VLLM_ARRAY.slots(tag.plain()).fields_from(0);
+        let mut order = Dialect::VLLM_ARRAY.layout(tag.plain()).fields_from(0);
         for slot in 0..slots {
             if slot == AFTER_MEDIUM && tag.plain() == Tag::BlockStored {
                 order = self.stored_layout(tag, slots - slot)?.fields_from(slot);
@@ -189,13 +189,13 @@ impl<'a> Reader<'a, '_> {
     fn stored_layout(&self, tag: Tag, left: usize) -> Result<Layout, WireError> {
         let next_is_map = matches!(self.cursor.clone().header()?, Header::Map(_));
         if next_is_map || tag == Tag::BlockStoredWithMetadata {
-            return Ok(Dialect::SGLANG_ARRAY.slots(Tag::BlockStoredWithMetadata));
+            return Ok(Dialect::SGLANG_ARRAY.layout(Tag::BlockStoredWithMetadata));
         }
-        let sglang = Dialect::SGLANG_ARRAY.slots(Tag::BlockStored);
+        let sglang = Dialect::SGLANG_ARRAY.layout(Tag::BlockStored);
         if left == sglang.optional.len() && self.next_are_texts(left)? {
             return Ok(sglang);
         }
-        Ok(Dialect::VLLM_ARRAY.slots(Tag::BlockStored))
+        Ok(Dialect::VLLM_ARRAY.layout(Tag::BlockStored))
     }
 
     /// Whether the next values are strings or nil, not all nil.

@@ -212,18 +212,18 @@ impl<'a> TokenList<'a> {
     }
 
     /// The tokens in order; of pairs, the members one after the other.
-    pub fn members(&self) -> impl Iterator<Item = u64> + use<'a> {
+    pub fn members(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
         let mut cursor = Cursor::new(self.bytes);
-        std::iter::from_fn(move || {
-            while cursor.left() > 0 {
-                match checked(cursor.header()) {
-                    Header::Unsigned(id) => return Some(id),
-                    // The header of a pair.
-                    Header::Array(2) => {}
-                    other => unreachable!("the reader let {other:?} pass as a token"),
-                }
+        let pairs = self.pairs;
+        let count = if pairs { 2 * self.len } else { self.len };
+        (0..count).map(move |index| {
+            if pairs && index % 2 == 0 {
+                checked(cursor.header());
             }
-            None
+            match checked(cursor.header()) {
+                Header::Unsigned(id) => id,
+                other => unreachable!("the reader let {other:?} pass as a token"),
+            }
         })
     }
 

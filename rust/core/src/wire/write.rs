@@ -20,6 +20,11 @@ pub trait Fields {
     /// Write the value of a field that it has.
     fn write(&self, field: Field, out: &mut Writer) -> Result<(), Self::Error>;
 
+    /// Whether `metadata` says nothing but what `cache_salt` says.
+    fn metadata_is_salt(&self) -> bool {
+        false
+    }
+
     /// How many fields of unknown names it has.
     fn unknown_len(&self) -> usize {
         0
@@ -31,27 +36,16 @@ pub trait Fields {
     }
 }
 
-/// Something that a dialect cannot say.
+/// A field with a value for which a dialect has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NoPlace {
-    /// An event.
-    #[error("{}: the dialect {dialect} has no such event", .tag.name())]
-    Event {
-        /// The dialect's name.
-        dialect: &'static str,
-        /// The event's type.
-        tag: Tag,
-    },
-    /// A field with a value.
-    #[error("{}.{field}: the dialect {dialect} has no place for it", .tag.name())]
-    Field {
-        /// The dialect's name.
-        dialect: &'static str,
-        /// The event's type.
-        tag: Tag,
-        /// The field's name.
-        field: &'static str,
-    },
+#[error("{}.{field}: the dialect {dialect} has no place for it", .tag.name())]
+pub struct NoPlace {
+    /// The dialect's name.
+    pub dialect: &'static str,
+    /// The event's type.
+    pub tag: Tag,
+    /// The field's name.
+    pub field: &'static str,
 }
 
 /// Write what stands before the events of a batch. After `events` of them, `end_batch` closes it.
@@ -72,11 +66,14 @@ pub fn end_batch(out: &mut Writer, dp_rank: Option<i64>) {
 /// Write one event. A map also carries the fields that its dialect does not declare; an array has no place for them.
 pub fn write_event<F: Fields>(out: &mut Writer, dialect: &Dialect, event: &F) -> Result<(), F::Error> {
     let tag = event.tag();
-    let Some(layout) = dialect.layout(tag) else {
-        let dialect = dialect.name;
-        return Err(NoPlace::Event { dialect, tag }.into());
+    let layout = dialect.layout(tag);
+    // The salt is said once: in the map where the dialect has a place for it, else in the field.
+    let unsaid = if layout.contains(Field::Metadata) {
+        Field::CacheSalt
+    } else {
+        Field::Metadata
     };
-    let has = |field: &Field| event.has(*field);
+    let has = |field: &Field| event.has(*field) && !(*field == unsaid && event.metadata_is_salt());
     let undeclared = tag
         .fields()
         .iter()
@@ -89,7 +86,7 @@ pub fn write_event<F: Fields>(out: &mut Writer, dialect: &Dialect, event: &F) ->
             };
             out.map(1 + fields().count() + event.unknown_len());
             out.str(TYPE);
-            out.str(tag.name());
+            out.str(tag.wire_name());
             for field in fields() {
                 out.str(field.name());
                 write_value(out, event, *field)?;
@@ -101,7 +98,7 @@ pub fn write_event<F: Fields>(out: &mut Writer, dialect: &Dialect, event: &F) ->
             let field = undeclared.next().map(|field| field.name());
             if let Some(field) = field.or((event.unknown_len() > 0).then_some("unknown_fields")) {
                 let dialect = dialect.name;
-                return Err(NoPlace::Field { dialect, tag, field }.into());
+                return Err(NoPlace { dialect, tag, field }.into());
             }
             let tail = if layout.optional.iter().any(has) {
                 layout.optional
@@ -109,7 +106,7 @@ pub fn write_event<F: Fields>(out: &mut Writer, dialect: &Dialect, event: &F) ->
                 &[]
             };
             out.array(1 + layout.always.len() + tail.len());
-            out.str(tag.name());
+            out.str(tag.wire_name());
             layout
                 .always
                 .iter()
@@ -161,6 +158,15 @@ impl Fields for Event<'_> {
             Some(FieldValue::Raw(raw)) => out.raw(raw.bytes()),
         }
         Ok(())
+    }
+
+    fn metadata_is_salt(&self) -> bool {
+        match self {
+            Self::Stored(stored) => stored
+                .metadata
+                .is_some_and(|metadata| metadata.is_only_salt && metadata.cache_salt == stored.cache_salt),
+            _ => false,
+        }
     }
 
     fn unknown_len(&self) -> usize {
