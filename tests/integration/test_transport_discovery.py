@@ -88,6 +88,16 @@ def test_a_concrete_host_is_kept_and_the_worker_id_can_be_given() -> None:
     assert (source.worker_id, source.replay_endpoint, source.bind, source.residency) == ("a", None, True, "set")
 
 
+def test_an_engine_that_publishes_over_ipc_names_its_paths() -> None:
+    events = {"publisher": "zmq", "endpoint": "ipc:///run/kv", "replay_endpoint": "ipc:///run/kv-replay", "dp_size": 2}
+    with worker(answering({"kv_events": events})) as url:
+        sources = discover(url)
+    assert [(s.endpoint, s.replay_endpoint) for s in sources] == [
+        ("ipc:///run/kv", "ipc:///run/kv-replay"),
+        ("ipc:///run/kv_dp1", "ipc:///run/kv-replay_dp1"),
+    ]
+
+
 def test_the_key_goes_as_bearer_token() -> None:
     seen: list[str | None] = []
 

@@ -2,6 +2,16 @@
 
 from kvevents.transport.discovery import discover
 from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
+from kvevents.transport.publisher import PublisherStats, ZmqPublisher
 from kvevents.transport.source import Source, rank_sources
 
-__all__ = ["Endpoint", "Source", "binds", "discover", "rank_endpoint", "rank_sources"]
+__all__ = [
+    "Endpoint",
+    "PublisherStats",
+    "Source",
+    "ZmqPublisher",
+    "binds",
+    "discover",
+    "rank_endpoint",
+    "rank_sources",
+]

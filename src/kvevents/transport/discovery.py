@@ -30,11 +30,13 @@ class _KvEvents(msgspec.Struct):
     """The `kv_events` object of `/server_info`."""
 
     publisher: str | None = None
+    endpoint: str | None = None  # in place of host and port where the engine publishes over ipc (kvevents' own)
     endpoint_host: str | None = None
     endpoint_port_base: _Port | None = None
     topic: str | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     dp_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] | None = None
+    replay_endpoint: str | None = None
     replay_endpoint_port_base: _Port | None = None
 
 
@@ -98,22 +100,30 @@ def discover(
     """
     worker = _Worker.parse(worker_url)
     events = _read(worker, _get(worker, api_key, timeout_s))
-    assert events.endpoint_port_base is not None
-    host = (events.endpoint_host or "*").removeprefix("[").removesuffix("]")
-    live = Endpoint("tcp", host, events.endpoint_port_base, "")
-    if live.is_wildcard:
-        live = live._replace(host=worker.host)
-    replay_port = events.replay_endpoint_port_base
+    live, replay = _endpoints(events, worker.host)
     return rank_sources(
         worker_id or worker.address,
-        str(live),
+        live,
         events.dp_size or 1,
-        replay_endpoint=None if replay_port is None else str(live._replace(port=replay_port)),
+        replay_endpoint=replay,
         topic=events.topic or "",
         bind=bind,
         block_size=events.block_size,
         residency=residency,
     )
+
+
+def _endpoints(events: _KvEvents, worker_host: str) -> tuple[str, str | None]:
+    """Live and replay endpoint of rank 0."""
+    if events.endpoint is not None:
+        return events.endpoint, events.replay_endpoint
+    assert events.endpoint_port_base is not None
+    host = (events.endpoint_host or "*").removeprefix("[").removesuffix("]")
+    live = Endpoint("tcp", host, events.endpoint_port_base, "")
+    if live.is_wildcard:
+        live = live._replace(host=worker_host)
+    replay = events.replay_endpoint_port_base
+    return str(live), None if replay is None else str(live._replace(port=replay))
 
 
 def _read(worker: _Worker, body: bytes) -> _KvEvents:
@@ -127,7 +137,7 @@ def _read(worker: _Worker, body: bytes) -> _KvEvents:
             f"{worker}: the engine publishes no KV cache events; start it with"
             ' --kv-events-config \'{"publisher": "zmq", "endpoint": "tcp://*:5557", "topic": "kv-events"}\''
         )
-    if events.publisher != "zmq" or events.endpoint_port_base is None:
+    if events.publisher != "zmq" or (events.endpoint or events.endpoint_port_base) is None:
         raise TransportError(
             f"{worker}: expected kv_events with publisher 'zmq' and an endpoint_port_base,"
             f" got publisher {events.publisher!r} and port {events.endpoint_port_base}"

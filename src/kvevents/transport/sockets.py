@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import zmq
@@ -16,14 +17,20 @@ ZmqSocket: TypeAlias = zmq.Socket[bytes]
 _MAX_SOCKETS = 65_536
 
 
-def new_context() -> ZmqContext:
-    """A context with room for many sources; who made it ends it with `term`."""
+def context_for(endpoints: Iterable[str]) -> tuple[ZmqContext, bool]:
+    """A context for sockets with these endpoints, and whether it is the caller's to end with `term`.
+
+    It is one of its own with room for many sources, except where inproc is used: such sockets meet in one
+    context only, so they share that of the process.
+    """
+    if any(Endpoint.parse(endpoint).transport == "inproc" for endpoint in endpoints):
+        return zmq.Context.instance(), False
     context = zmq.Context[zmq.Socket[bytes]]()
     context.set(zmq.MAX_SOCKETS, min(_MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT)))
-    return context
+    return context, True
 
 
-def bind(sock: ZmqSocket, endpoint: str) -> str:
+def bind_socket(sock: ZmqSocket, endpoint: str) -> str:
     """Binds and returns the address in use, with the port that the system chose if it was left open.
 
     Raises:
@@ -51,7 +58,7 @@ def bind(sock: ZmqSocket, endpoint: str) -> str:
     return address.rstrip(b"\0").decode()
 
 
-def connect(sock: ZmqSocket, endpoint: str) -> str:
+def connect_socket(sock: ZmqSocket, endpoint: str) -> str:
     """Begins to connect (ZMQ goes on trying) and returns the address connected to.
 
     Raises:

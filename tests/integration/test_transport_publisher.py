@@ -1,0 +1,220 @@
+"""`ZmqPublisher` as a consumer sees it that was written against SGLang or vLLM."""
+
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from kvevents.errors import ConfigError, TransportError
+from kvevents.events import BlockRemoved, KVEventBatch
+from kvevents.transport import ZmqPublisher
+from kvevents.wire import decode_batch
+from zmq_peers import END, first_live, number, replay, sockets, until
+
+pytestmark = pytest.mark.integration
+ANY = "tcp://127.0.0.1:*"
+
+
+def test_live_messages_are_topic_sequence_and_payload() -> None:
+    with ZmqPublisher(ANY, topic="kv") as publisher, sockets() as make:
+        sub = make(zmq.SUB, subscribe=b"kv")
+        sub.connect(publisher.endpoint)
+        _, first, _ = first_live(sub, lambda: publisher.publish(b"x"))
+        for n in range(3):
+            publisher.publish(b"payload %d" % n)
+        tail = [sub.recv_multipart()]
+        while tail[-1][2] != b"payload 2":
+            tail.append(sub.recv_multipart())
+        assert {frames[0] for frames in tail} == {b"kv"}
+        start = int.from_bytes(first, "big")
+        assert [frames[1] for frames in tail] == [number(start + 1 + n) for n in range(len(tail))]
+        assert [frames[2] for frames in tail[-3:]] == [b"payload 0", b"payload 1", b"payload 2"]
+
+
+def test_replay_repeats_from_the_start_asked_for_and_ends_with_a_mark() -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY, topic="kv", buffer_steps=4) as publisher, sockets() as make:
+        for n in range(6):
+            publisher.publish(b"%d" % n)
+        until(lambda: publisher.stats().published == 6)
+        assert publisher.replay_endpoint is not None
+        dealer = make(zmq.DEALER)
+        dealer.connect(publisher.replay_endpoint)
+        end = [b"", b"", END, b""]
+        assert replay(dealer, 4) == [[b"", b"kv", number(4), b"4"], [b"", b"kv", number(5), b"5"], end]
+        assert [frames[2] for frames in replay(dealer, 0)] == [number(n) for n in (2, 3, 4, 5)] + [END]
+        assert replay(dealer, 6) == [end]
+        request = make(zmq.REQ)
+        request.connect(publisher.replay_endpoint)
+        request.send(number(6))
+        assert request.recv_multipart() == end[1:]
+        stats = publisher.stats()
+        assert (stats.replayed, stats.replay_requests, stats.last_sequence) == (6, 4, 5)
+
+
+def test_a_message_that_is_no_request_gets_no_answer_and_is_counted() -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher, sockets() as make:
+        dealer = make(zmq.DEALER)
+        assert publisher.replay_endpoint is not None
+        dealer.connect(publisher.replay_endpoint)
+        for frames in ([number(0)], [b"", number(0), b""], [b"", b"0"], [b"x", number(0)]):
+            dealer.send_multipart(frames)
+        assert replay(dealer, 0) == [[b"", b"", END, b""]]
+        assert publisher.stats().malformed_requests == 4
+
+
+def test_batches_are_encoded_and_get_the_publishers_rank() -> None:
+    batch = KVEventBatch(ts=1.0, events=[BlockRemoved([7], medium="GPU")])
+    with ZmqPublisher(ANY, replay_endpoint=ANY, dp_rank=3) as publisher, sockets() as make:
+        publisher.publish(batch)
+        publisher.publish(KVEventBatch(ts=2.0, events=[], attn_dp_rank=0))
+        assert batch.attn_dp_rank is None
+        until(lambda: publisher.stats().published == 2)
+        assert publisher.replay_endpoint is not None
+        dealer = make(zmq.DEALER)
+        dealer.connect(publisher.replay_endpoint)
+        first, second, _ = replay(dealer, 0)
+        assert decode_batch(first[3]).attn_dp_rank == 3
+        assert decode_batch(first[3]).events == batch.events
+        assert decode_batch(second[3]).attn_dp_rank == 0
+
+
+def test_a_full_queue_drops_whole_batches_and_their_numbers_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY, max_queue_size=1) as publisher, sockets() as make:
+        # The thread that sends stands still, as it would in front of a machine that is out of breath.
+        with monkeypatch.context() as paused:
+            paused.setattr(publisher, "_send_queued", lambda: 0)
+            began = time.monotonic()
+            assert [publisher.publish(b"%d" % n) for n in range(10)] == list(range(10))
+            assert time.monotonic() - began < 1.0
+            stats = publisher.stats()
+            assert (stats.dropped, stats.queued, stats.last_sequence) == (9, 1, 9)
+        publisher._wakeup.set()
+        until(lambda: publisher.stats().queued == 0)
+        publisher.publish(b"after")
+        until(lambda: publisher.stats().published == 2)
+        assert publisher.replay_endpoint is not None
+        dealer = make(zmq.DEALER)
+        dealer.connect(publisher.replay_endpoint)
+        assert [frames[2:] for frames in replay(dealer, 0)] == [[number(0), b"0"], [number(10), b"after"], [END, b""]]
+
+
+def test_close_loses_nothing_that_was_queued_and_can_be_repeated() -> None:
+    with sockets() as make:
+        publisher = ZmqPublisher(ANY, linger_s=10)
+        sub = make(zmq.SUB, subscribe=b"")
+        sub.connect(publisher.endpoint)
+        first_live(sub, lambda: publisher.publish(b"x"))
+        for n in range(5_000):
+            publisher.publish(b"%d" % n)
+        publisher.close()
+        publisher.close()
+        payloads = [sub.recv_multipart()[2]]
+        while payloads[-1] != b"4999":
+            payloads.append(sub.recv_multipart()[2])
+        assert payloads[-5_000:] == [b"%d" % n for n in range(5_000)]
+        assert publisher.stats().queued == 0
+        with pytest.raises(TransportError, match="closed"):
+            publisher.publish(b"y")
+
+
+def test_close_does_not_wait_for_a_consumer_that_never_comes() -> None:
+    began = time.monotonic()
+    with ZmqPublisher("tcp://127.0.0.1:9", bind=False, linger_s=0.2) as publisher:
+        publisher.publish(b"x")
+    assert time.monotonic() - began < 5
+
+
+def test_each_rank_has_its_own_port() -> None:
+    with ZmqPublisher(ANY) as probe:
+        port = int(probe.endpoint.rpartition(":")[2])
+    if port > 65_000:
+        pytest.skip("no room above the port that the system chose")
+    with ZmqPublisher(f"tcp://127.0.0.1:{port}", dp_rank=1, bind=True) as publisher:
+        assert publisher.endpoint == f"tcp://127.0.0.1:{port + 1}"
+
+
+def test_ranks_on_an_ipc_path_start_and_keep_their_own_paths(tmp_path: Path) -> None:
+    path = f"ipc://{tmp_path}/kv"
+    with (
+        ZmqPublisher(path, replay_endpoint=f"{path}-replay") as rank_0,
+        ZmqPublisher(path, replay_endpoint=f"{path}-replay", dp_rank=1) as rank_1,
+        sockets() as make,
+    ):
+        assert (rank_0.endpoint, rank_1.endpoint) == (path, f"{path}_dp1")
+        assert rank_1.replay_endpoint == f"{path}-replay_dp1"
+        sub = make(zmq.SUB, subscribe=b"")
+        sub.connect(rank_1.endpoint)
+        assert first_live(sub, lambda: rank_1.publish(b"one"))[2] == b"one"
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("tcp://localhost:0", "tcp://127.0.0.1:"),
+        ("tcp://0.0.0.0:*", "tcp://0.0.0.0:"),
+        ("tcp://*:*", "tcp://0.0.0.0:"),
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:"),
+        ("tcp://[::]:*", "tcp://[::]:"),
+        ("tcp://[::1]:*", "tcp://[::1]:"),
+    ],
+)
+def test_every_way_to_write_this_machine_binds_a_free_port(given: str, used: str) -> None:
+    with ZmqPublisher(given, bind=True) as publisher, sockets() as make:
+        host, _, port = publisher.endpoint.rpartition(":")
+        assert f"{host}:" == used
+        assert int(port) > 0
+        sub = make(zmq.SUB, subscribe=b"", ipv6=1)
+        sub.connect(f"tcp://[::1]:{port}" if "[" in used else f"tcp://127.0.0.1:{port}")
+        assert first_live(sub, lambda: publisher.publish(b"x"))[2] == b"x"
+
+
+def test_a_publisher_for_a_concrete_host_connects_to_the_consumer_that_binds() -> None:
+    with sockets() as make:
+        sub = make(zmq.SUB, subscribe=b"")
+        port = sub.bind_to_random_port("tcp://127.0.0.1")
+        with ZmqPublisher(f"tcp://127.0.0.1:{port}") as publisher:
+            assert first_live(sub, lambda: publisher.publish(b"x"))[2] == b"x"
+
+
+@pytest.mark.parametrize("which", ["endpoint", "replay_endpoint"])
+def test_an_endpoint_in_use_is_named(which: str, tmp_path: Path) -> None:
+    with ZmqPublisher(ANY) as tcp, ZmqPublisher(f"ipc://{tmp_path}/kv") as ipc:
+        for used in (tcp.endpoint, ipc.endpoint):
+            arguments = {"endpoint": ANY, which: used}
+            with pytest.raises(TransportError, match="in use") as caught:
+                ZmqPublisher(bind=True, **arguments)  # type: ignore[arg-type]  # keywords by name
+            assert used in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("tcp://192.0.2.1:5557", "not an address of this machine"),
+        ("tcp://no-such-host.invalid:5557", "not an address of this machine"),
+        ("ipc:///no/such/folder/kv", "folder"),
+        ("ipc:///tmp/" + "x" * 200, "too long"),
+    ],
+)
+def test_what_cannot_be_bound_says_why(endpoint: str, says: str) -> None:
+    with pytest.raises(TransportError, match=says) as caught:
+        ZmqPublisher(endpoint, bind=True)
+    assert endpoint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"snapshot": "x"},
+        {"buffer_steps": -1},
+        {"hwm": -1},
+        {"max_queue_size": 0},
+        {"dp_rank": -1},
+        {"endpoint": "nonsense"},
+        {"replay_endpoint": "nonsense"},
+        {"endpoint": ANY, "bind": False},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ZmqPublisher(**({"endpoint": ANY} | settings))  # type: ignore[arg-type]  # wrong on purpose
