@@ -1,12 +1,14 @@
 //! `kvevents._core.hashing`.
 
 use kvevents_core::hash::chain::{HashChain, Namespace, Scheme};
-use kvevents_core::hash::sglang::{EventFormat, page_id};
+use kvevents_core::hash::sglang::{Digest, EventFormat, page_id};
 use kvevents_core::pages::Paging;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 
 use crate::buffers::{TokenArgument, int64_view};
+use crate::classes;
 
 /// Calls that touch more blocks than this release the GIL.
 pub(crate) const DETACH_ABOVE: usize = 64;
@@ -108,7 +110,7 @@ fn namespace(
 ) -> PyResult<Namespace> {
     let scheme = choice(py, "scheme", scheme, &Scheme::NAMES)?;
     let paging = Paging::new(page_size, bigram)
-        .ok_or_else(|| config_error(py, &format!("page_size: expected at least 1, got {page_size}")))?;
+        .ok_or_else(|| classes::config_error(py, format!("page_size: expected at least 1, got {page_size}")))?;
     Ok(Namespace::new(scheme, paging, extra_key, cache_salt))
 }
 
@@ -119,20 +121,8 @@ pub(crate) fn choice<T: Copy>(py: Python<'_>, setting: &str, name: &str, choices
     }
     let known: Vec<&str> = choices.iter().map(|(known, _)| *known).collect();
     let known = known.join(", ");
-    Err(config_error(
-        py,
-        &format!("{setting}: expected one of {known}, got {name:?}"),
-    ))
-}
-
-pub(crate) fn config_error(py: Python<'_>, message: &str) -> PyErr {
-    let class = py
-        .import("kvevents.errors")
-        .and_then(|errors| errors.getattr("ConfigError"));
-    match class.and_then(|class| class.call1((message,))) {
-        Ok(error) => PyErr::from_value(error),
-        Err(error) => error,
-    }
+    let message = format!("{setting}: expected one of {known}, got {name:?}");
+    Err(classes::config_error(py, message))
 }
 
 /// Run `work`, without the GIL if it is `long`.
@@ -170,7 +160,70 @@ fn block_hashes<'py>(
     int64_view(py, ids.into_iter())
 }
 
+#[pyfunction]
+#[pyo3(signature = (tokens, page_size, *, above = None, cache_salt = None, bigram = false))]
+fn page_digests(
+    py: Python<'_>,
+    tokens: TokenArgument,
+    page_size: usize,
+    above: Option<&str>,
+    cache_salt: Option<&str>,
+    bigram: bool,
+) -> PyResult<Vec<String>> {
+    let namespace = namespace(py, page_size, "sglang", None, cache_salt, bigram)?;
+    let above = above.map(digest_of).transpose()?;
+    let ids = tokens.as_slice();
+    let long = namespace.paging.count(ids.len()) > DETACH_ABOVE;
+    Ok(detach_if(py, long, || {
+        namespace.digests(above, ids).map(|digest| hex(&digest)).collect()
+    }))
+}
+
+#[pyfunction]
+#[pyo3(signature = (digests, *, extra_key = None, cache_salt = None, event_format = "default", named = false))]
+fn announced_ids(
+    py: Python<'_>,
+    digests: Vec<PyBackedStr>,
+    extra_key: Option<&str>,
+    cache_salt: Option<&str>,
+    event_format: &str,
+    named: bool,
+) -> PyResult<Vec<i64>> {
+    let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
+    let wrapper = namespace(py, 1, "sglang", extra_key, cache_salt, false)?.wrapper(format, named);
+    digests
+        .iter()
+        .map(|digest| Ok(wrapper.wrap(page_id(&digest_of(digest)?))))
+        .collect()
+}
+
+fn hex(digest: &Digest) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    digest
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
+}
+
+fn digest_of(hex: &str) -> PyResult<Digest> {
+    let mut digest = Digest::default();
+    let pairs = hex.as_bytes().chunks_exact(2);
+    if hex.len() == 2 * digest.len() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        for (byte, pair) in digest.iter_mut().zip(pairs) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).expect("checked") as u8;
+            *byte = digit(0) << 4 | digit(1);
+        }
+        return Ok(digest);
+    }
+    Err(PyValueError::new_err(format!(
+        "digest: expected 64 hexadecimal digits, got {hex:?}"
+    )))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(block_hashes, module)?)?;
+    module.add_function(wrap_pyfunction!(page_digests, module)?)?;
+    module.add_function(wrap_pyfunction!(announced_ids, module)?)?;
     module.add_class::<PyHashChain>()
 }

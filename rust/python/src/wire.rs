@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 
 use crate::classes;
 
+pub(crate) use decode::python_event;
+
 /// The dialect that a caller names.
 pub(crate) fn dialect(py: Python<'_>, name: &str) -> PyResult<Dialect> {
     Dialect::from_name(name).ok_or_else(|| {

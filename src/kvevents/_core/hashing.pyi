@@ -1,9 +1,16 @@
 """`kvevents._core.hashing`: see `kvevents.hashing`."""
 
-from typing import Any, Literal, TypeAlias, final
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, final
 
-__all__ = ["HashChain", "block_hashes"]
+from _typeshed import ReadableBuffer
 
+from kvevents._core.tokens import TokenPages
+from kvevents.events import BlockHash
+
+__all__ = ["HashChain", "announced_ids", "block_hashes", "page_digests"]
+
+_Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 # Public as kvevents.hashing.HashScheme and EventFormat; stubs import no higher layer.
 _HashScheme: TypeAlias = Literal["sglang", "content"]
 _EventFormat: TypeAlias = Literal["default", "dynamo"]
@@ -41,7 +48,7 @@ class HashChain:
             ConfigError: the page size is 0 or the scheme is not known.
         """
 
-    def extend(self, tokens: Any) -> HashChain:
+    def extend(self, tokens: _Tokens) -> HashChain:
         """Hash `tokens` as the continuation of this chain and return the new pages only.
 
         Args:
@@ -86,7 +93,7 @@ class HashChain:
     def __len__(self) -> int: ...
 
 def block_hashes(
-    tokens: Any,
+    tokens: _Tokens,
     block_size: int,
     *,
     scheme: _HashScheme = "sglang",
@@ -114,4 +121,41 @@ def block_hashes(
     Raises:
         ConfigError: the block size is 0, or the scheme or format is not known.
         ValueError: an id is negative.
+    """
+
+def page_digests(
+    tokens: _Tokens,
+    page_size: int,
+    *,
+    above: str | None = None,
+    cache_salt: str | None = None,
+    bigram: bool = False,
+) -> list[str]:
+    """The full digests (scheme `sglang`, hexadecimal) of the pages of `tokens`; a last page may be partial.
+
+    Args:
+        tokens: ids that continue the page with digest `above`; bigrams begin with the token that it ended with.
+        page_size: tokens in a page, or pairs where `bigram` is set.
+        above: digest of the page above the first one; None at the start of a prompt.
+        cache_salt: seeds the chain at the start of a prompt; an empty one is none.
+        bigram: pages are made of pairs of neighbouring tokens (EAGLE).
+
+    Raises:
+        ConfigError: the page size is 0.
+        ValueError: an id is negative, or `above` is not a digest.
+    """
+
+def announced_ids(
+    digests: Sequence[str],
+    *,
+    extra_key: str | None = None,
+    cache_salt: str | None = None,
+    event_format: _EventFormat = "default",
+    named: bool = False,
+) -> list[BlockHash]:
+    """The ids (integers) under which pages with these digests are announced, as in `block_hashes`.
+
+    Raises:
+        ConfigError: the format is not known.
+        ValueError: a digest is not 64 hexadecimal digits.
     """

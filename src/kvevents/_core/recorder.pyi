@@ -1,1 +1,172 @@
 """`kvevents._core.recorder`: see `kvevents.recorder`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, final
+
+from _typeshed import ReadableBuffer
+
+from kvevents._core.hashing import HashChain
+from kvevents._core.tokens import TokenPages
+from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored
+
+__all__ = ["AdapterNames", "EventRecorder", "RecorderStats", "merges"]
+
+_Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
+_EventFormat: TypeAlias = Literal["default", "dynamo"]
+
+@final
+class EventRecorder:
+    """Collects what a cache did and gives it out in batches: the fast way to announce events.
+
+    Events are coalesced as they are recorded and encoded without a Python object for a page or a token. There is one
+    queue with two ways out, `take` and `take_batch`. Thread-safe; a disabled recorder ignores every call.
+
+    In the event format `default` the ids of an extra key depend on whether its adapter has a registered name. A name
+    that is registered while pages of the extra key are live takes effect when none of them is left.
+
+    Args:
+        page_size: tokens in a page, or pairs for bigrams; chains of another page size are refused.
+        coalesce: how far events are merged. `adjacent`: an event is folded into the one right before it where both are
+            removals from one tier, or stores of which the second continues the first with all other fields equal.
+            `off`: not at all. The levels `chain` and `compact` are not available yet.
+        event_format: how the ids of a namespace are announced: `default` wraps them only where an adapter has a
+            registered name, `dynamo` wherever there is an extra key or a salt (the safe choice).
+        enabled: False makes every call a no-op.
+        lora_names: adapter names by extra key, looked up when an event is recorded; in the format `dynamo` also by the
+            last 32 characters of the extra key. May be changed while the recorder is used.
+        max_event_blocks: how many blocks a merged event may have.
+        max_event_bytes: how many bytes a merged event may have on the wire. A single event that is larger stays whole.
+
+    Raises:
+        ConfigError: a setting is not one of its choices.
+    """
+
+    def __new__(
+        cls,
+        page_size: int,
+        *,
+        coalesce: Literal["adjacent", "off"] = "adjacent",
+        event_format: _EventFormat = "default",
+        enabled: bool = True,
+        lora_names: Mapping[str, str] | None = None,
+        max_event_blocks: int = 16_384,
+        max_event_bytes: int = 1_048_576,
+    ) -> EventRecorder: ...
+    def store(self, chain: HashChain, tokens: _Tokens, *, medium: str = "GPU", session_id: str | None = None) -> None:
+        """Record that blocks are held now. An empty chain says nothing.
+
+        Args:
+            chain: the blocks.
+            tokens: exactly their tokens, as they were given to `HashChain.extend`.
+            medium: the tier, a `StorageMedium` or another name.
+            session_id: attribution only.
+
+        Raises:
+            ConfigError: the chain has another page size than the recorder.
+            ValueError: there are more or fewer tokens than the chain has, or a token is negative.
+        """
+
+    def remove(self, chain: HashChain, *, medium: str = "GPU") -> None:
+        """Record that blocks are no longer held in a tier. An empty chain says nothing.
+
+        Raises:
+            ConfigError: the chain has another page size than the recorder.
+        """
+
+    def clear(self) -> None:
+        """Record that nothing is held any more, in any tier."""
+
+    def take(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
+        """Take everything in the queue as events, oldest first."""
+
+    def take_batch(
+        self,
+        *,
+        ts: float | None = None,
+        dp_rank: int | None = 0,
+        dialect: Literal["sglang", "sglang-array"] = "sglang",
+    ) -> bytes | None:
+        """Take everything in the queue as an encoded batch; None if there is nothing.
+
+        Args:
+            ts: the batch's time in unix seconds; now, if None.
+            dp_rank: the data-parallel rank that announces.
+            dialect: how events are laid out on the wire.
+
+        Raises:
+            ConfigError: the dialect is not one of its choices; nothing is taken then.
+        """
+
+    def announced_ids(self, chain: HashChain, /) -> memoryview:
+        """The ids (int64) under which the blocks of a chain are announced now."""
+
+    def stats(self) -> RecorderStats:
+        """What was recorded so far, taken or not."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether calls do anything."""
+
+    @property
+    def page_size(self) -> int:
+        """Tokens (pairs, for bigrams) in a page."""
+
+    @property
+    def pending(self) -> int:
+        """Events in the queue."""
+
+@final
+class RecorderStats:
+    """Totals of an `EventRecorder` since it was made.
+
+    Attributes:
+        stored_pages: pages announced as stored, each tier for itself.
+        removed_pages: pages announced as removed.
+        recorded_events: events before merging.
+        recorded_bytes: their bytes in the dialect `sglang`, within a few bytes an event.
+        coalesced_events: events after merging.
+        coalesced_bytes: their bytes.
+    """
+
+    @property
+    def stored_pages(self) -> int: ...
+    @property
+    def removed_pages(self) -> int: ...
+    @property
+    def recorded_events(self) -> int: ...
+    @property
+    def recorded_bytes(self) -> int: ...
+    @property
+    def coalesced_events(self) -> int: ...
+    @property
+    def coalesced_bytes(self) -> int: ...
+
+@final
+class AdapterNames:
+    """The adapter names under which live pages were announced.
+
+    An extra key keeps the name (or the lack of one) of its first live page until none is left, so that a name that is
+    registered late does not change what removals call the pages stored before. Thread-safe.
+    """
+
+    def __new__(cls) -> AdapterNames: ...
+    def store(
+        self, extra_key: str, pages: int, lora_names: Mapping[str, str] | None, event_format: _EventFormat
+    ) -> str | None:
+        """The name for pages that are stored now."""
+
+    def remove(
+        self, extra_key: str, pages: int, lora_names: Mapping[str, str] | None, event_format: _EventFormat
+    ) -> str | None:
+        """The name for pages that are removed now."""
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+
+def merges(tail: object, event: object, /) -> bool:
+    """Whether `event` may be folded into `tail`, the event right before it: the rule of the level `adjacent`.
+
+    True where both are removals, or both are aligned stores of which the second continues the first, and every field
+    but hashes, parent, tokens and the values of extra keys is equal. Events are structs of any class that has fields
+    of those names; anything else merges with nothing.
+    """

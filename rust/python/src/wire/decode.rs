@@ -59,7 +59,7 @@ fn payload<'a>(data: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
 }
 
 /// The Python object of an event, its fields in the order of the table, which is that of the class.
-fn python_event<'py>(py: Python<'py>, event: &Event<'_>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn python_event<'py>(py: Python<'py>, event: &Event<'_>) -> PyResult<Bound<'py, PyAny>> {
     let tag = event.tag();
     let mut values = Vec::with_capacity(tag.fields().len() + 1);
     for field in tag.fields().iter().filter(|field| **field != Field::Metadata) {

@@ -1,6 +1,0 @@
-//! `kvevents._core.recorder`.
-use pyo3::prelude::*;
-
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
-}

@@ -1,0 +1,255 @@
+//! The recorder as Python sees it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvevents_core::hash::sglang::EventFormat;
+use kvevents_core::merge::Cap;
+use kvevents_core::recorder::{Coalesce, Recorder, Refused, Remove, Settings, Stats, Store, Taken};
+use kvevents_core::wire::{Dialect, Limits, read_batch};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use super::naming::registered;
+use crate::buffers::{TokenArgument, int64_view};
+use crate::classes;
+use crate::hashing::{DETACH_ABOVE, PyHashChain, choice, detach_if};
+use crate::wire::python_event;
+
+const LEVELS: [(&str, Coalesce); 2] = [("adjacent", Coalesce::Adjacent), ("off", Coalesce::Off)];
+const LATER_LEVELS: [&str; 2] = ["chain", "compact"];
+const DIALECTS: [(&str, Dialect); 2] = [
+    (Dialect::SGLANG.name, Dialect::SGLANG),
+    (Dialect::SGLANG_ARRAY.name, Dialect::SGLANG_ARRAY),
+];
+
+#[pyclass(module = "kvevents._core.recorder", frozen)]
+pub(super) struct EventRecorder {
+    recorder: Recorder,
+    enabled: bool,
+    lora_names: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl EventRecorder {
+    #[new]
+    #[pyo3(signature = (
+        page_size, *, coalesce = "adjacent", event_format = "default", enabled = true, lora_names = None,
+        max_event_blocks = Cap::default().blocks, max_event_bytes = Cap::default().bytes
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
+    fn new(
+        py: Python<'_>,
+        page_size: usize,
+        coalesce: &str,
+        event_format: &str,
+        enabled: bool,
+        lora_names: Option<Py<PyAny>>,
+        max_event_blocks: usize,
+        max_event_bytes: usize,
+    ) -> PyResult<Self> {
+        if page_size == 0 {
+            return Err(classes::config_error(
+                py,
+                "page_size: expected at least 1, got 0".to_owned(),
+            ));
+        }
+        if LATER_LEVELS.contains(&coalesce) {
+            let message = format!("coalesce: {coalesce:?} is not available yet; expected one of adjacent, off");
+            return Err(classes::config_error(py, message));
+        }
+        let settings = Settings {
+            page_size,
+            coalesce: choice(py, "coalesce", coalesce, &LEVELS)?,
+            event_format: choice(py, "event_format", event_format, &EventFormat::NAMES)?,
+            cap: Cap {
+                blocks: max_event_blocks,
+                bytes: max_event_bytes,
+            },
+        };
+        Ok(Self {
+            recorder: Recorder::new(settings),
+            enabled,
+            lora_names,
+        })
+    }
+
+    #[pyo3(signature = (chain, tokens, *, medium = "GPU", session_id = None))]
+    fn store(
+        &self,
+        py: Python<'_>,
+        chain: &PyHashChain,
+        tokens: &Bound<'_, PyAny>,
+        medium: &str,
+        session_id: Option<&str>,
+    ) -> PyResult<()> {
+        if !self.enabled {
+            return Ok(());
+        }
+        let chain = &chain.0;
+        let tokens: TokenArgument = tokens.extract()?;
+        let tokens = tokens.as_slice();
+        let name = self.registered(py, chain.namespace().extra_key.as_deref())?;
+        let store = Store {
+            chain,
+            tokens,
+            medium,
+            session_id,
+            registered: name.as_deref(),
+        };
+        detach_if(py, chain.len() > DETACH_ABOVE, || self.recorder.store(&store)).map_err(|refused| raise(py, refused))
+    }
+
+    #[pyo3(signature = (chain, *, medium = "GPU"))]
+    fn remove(&self, py: Python<'_>, chain: &PyHashChain, medium: &str) -> PyResult<()> {
+        if !self.enabled {
+            return Ok(());
+        }
+        let chain = &chain.0;
+        let name = self.registered(py, chain.namespace().extra_key.as_deref())?;
+        let remove = Remove {
+            chain,
+            medium,
+            registered: name.as_deref(),
+        };
+        detach_if(py, chain.len() > DETACH_ABOVE, || self.recorder.remove(&remove))
+            .map_err(|refused| raise(py, refused))
+    }
+
+    fn clear(&self) {
+        if self.enabled {
+            self.recorder.clear();
+        }
+    }
+
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = self.recorder.take();
+        let events = PyList::empty(py);
+        if taken.is_empty() {
+            return Ok(events);
+        }
+        // The one way out in two dialects: what the bytes say is what the events say.
+        let data = encode(py, &taken, 0.0, None, &Dialect::SGLANG);
+        let limits = Limits {
+            message_bytes: usize::MAX,
+            events: usize::MAX,
+            blocks: usize::MAX,
+            ..Limits::default()
+        };
+        let batch = read_batch(&data, &limits).map_err(|error| classes::wire_error(py, &error))?;
+        for event in &batch.events {
+            events.append(python_event(py, event)?)?;
+        }
+        Ok(events)
+    }
+
+    #[pyo3(signature = (*, ts = None, dp_rank = Some(0), dialect = "sglang"))]
+    fn take_batch<'py>(
+        &self,
+        py: Python<'py>,
+        ts: Option<f64>,
+        dp_rank: Option<i64>,
+        dialect: &str,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let dialect = choice(py, "dialect", dialect, &DIALECTS)?;
+        let taken = self.recorder.take();
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        let data = encode(py, &taken, ts.unwrap_or_else(unix_seconds), dp_rank, &dialect);
+        Ok(Some(PyBytes::new(py, &data)))
+    }
+
+    #[pyo3(signature = (chain, /))]
+    fn announced_ids<'py>(&self, py: Python<'py>, chain: &PyHashChain) -> PyResult<Bound<'py, PyAny>> {
+        let chain = &chain.0;
+        let name = self.registered(py, chain.namespace().extra_key.as_deref())?;
+        let ids = detach_if(py, chain.len() > DETACH_ABOVE, || {
+            self.recorder.announced(chain, name.as_deref())
+        });
+        int64_view(py, ids.into_iter())
+    }
+
+    fn stats(&self) -> RecorderStats {
+        let Stats {
+            stored_pages,
+            removed_pages,
+            recorded_events,
+            recorded_bytes,
+            coalesced_events,
+            coalesced_bytes,
+        } = self.recorder.stats();
+        RecorderStats {
+            stored_pages,
+            removed_pages,
+            recorded_events,
+            recorded_bytes,
+            coalesced_events,
+            coalesced_bytes,
+        }
+    }
+
+    #[getter]
+    fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    #[getter]
+    fn page_size(&self) -> usize {
+        self.recorder.settings().page_size
+    }
+
+    #[getter]
+    fn pending(&self) -> usize {
+        self.recorder.len()
+    }
+}
+
+impl EventRecorder {
+    fn registered(&self, py: Python<'_>, extra_key: Option<&str>) -> PyResult<Option<String>> {
+        let names = self.lora_names.as_ref().map(|names| names.bind(py));
+        registered(names, self.recorder.settings().event_format, extra_key)
+    }
+}
+
+#[pyclass(module = "kvevents._core.recorder", frozen, get_all)]
+pub(super) struct RecorderStats {
+    stored_pages: u64,
+    removed_pages: u64,
+    recorded_events: u64,
+    recorded_bytes: u64,
+    coalesced_events: u64,
+    coalesced_bytes: u64,
+}
+
+#[pymethods]
+impl RecorderStats {
+    fn __repr__(&self) -> String {
+        format!(
+            "RecorderStats(stored_pages={}, removed_pages={}, recorded_events={}, recorded_bytes={}, \
+             coalesced_events={}, coalesced_bytes={})",
+            self.stored_pages,
+            self.removed_pages,
+            self.recorded_events,
+            self.recorded_bytes,
+            self.coalesced_events,
+            self.coalesced_bytes
+        )
+    }
+}
+
+fn encode(py: Python<'_>, taken: &Taken, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Vec<u8> {
+    detach_if(py, taken.blocks() > DETACH_ABOVE, || taken.encode(ts, dp_rank, dialect))
+}
+
+fn raise(py: Python<'_>, refused: Refused) -> PyErr {
+    match refused {
+        Refused::PageSize { .. } => classes::config_error(py, refused.to_string()),
+        Refused::Tokens { .. } => PyValueError::new_err(refused.to_string()),
+    }
+}
+
+fn unix_seconds() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,14 @@
+//! `kvevents._core.recorder`.
+
+mod event_recorder;
+mod events;
+mod naming;
+
+use pyo3::prelude::*;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<event_recorder::EventRecorder>()?;
+    module.add_class::<event_recorder::RecorderStats>()?;
+    module.add_class::<naming::AdapterNames>()?;
+    module.add_function(wrap_pyfunction!(events::merges, module)?)
+}
