@@ -60,12 +60,17 @@ pub struct Cap {
     pub bytes: usize,
 }
 
+impl Cap {
+    /// What consumers take in their stride.
+    pub const DEFAULT: Self = Self {
+        blocks: 16_384,
+        bytes: 1 << 20,
+    };
+}
+
 impl Default for Cap {
     fn default() -> Self {
-        Self {
-            blocks: 16_384,
-            bytes: 1 << 20,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -23,6 +23,9 @@ const DIALECTS: [(&str, Dialect); 2] = [
     (Dialect::SGLANG_ARRAY.name, Dialect::SGLANG_ARRAY),
 ];
 
+// The signature below shows them to Python users.
+const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
+
 #[pyclass(module = "kvevents._core.recorder", frozen)]
 pub(super) struct EventRecorder {
     recorder: Recorder,
@@ -35,7 +38,7 @@ impl EventRecorder {
     #[new]
     #[pyo3(signature = (
         page_size, *, coalesce = "adjacent", event_format = "default", enabled = true, lora_names = None,
-        max_event_blocks = Cap::default().blocks, max_event_bytes = Cap::default().bytes
+        max_event_blocks = 16384, max_event_bytes = 1048576
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn new(
@@ -143,7 +146,10 @@ impl EventRecorder {
         Ok(events)
     }
 
-    #[pyo3(signature = (*, ts = None, dp_rank = Some(0), dialect = "sglang"))]
+    #[pyo3(
+        signature = (*, ts = None, dp_rank = Some(0), dialect = "sglang"),
+        text_signature = "($self, *, ts=None, dp_rank=0, dialect='sglang')"
+    )]
     fn take_batch<'py>(
         &self,
         py: Python<'py>,
