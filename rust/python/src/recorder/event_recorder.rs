@@ -38,7 +38,7 @@ impl EventRecorder {
     #[new]
     #[pyo3(signature = (
         page_size, *, coalesce = "adjacent", event_format = "default", enabled = true, lora_names = None,
-        max_event_blocks = 16384, max_event_bytes = 1048576
+        max_event_blocks = 16_384, max_event_bytes = 1_048_576
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn new(
