@@ -1,0 +1,36 @@
+"""What the caches answer. Lengths are in units: tokens, or pairs where keys are bigrams; always whole pages."""
+
+from typing import NamedTuple
+
+from kvevents.caches.node import Node
+
+
+class MatchResult(NamedTuple):
+    """The longest cached prefix of a prompt."""
+
+    length: int
+    """Units whose KV is on the device."""
+    host_length: int
+    """Units after those whose KV is in a lower tier and can be loaded back."""
+    slots: memoryview
+    """int64, one a unit of `length`, in order; read-only."""
+    node: Node
+    """Where the match ends: what `lock` takes. The root of the namespace where nothing matched."""
+
+
+class InsertResult(NamedTuple):
+    """What an insert found and added."""
+
+    prefix_length: int
+    """Units that were cached before."""
+    length: int
+    """Units that are cached now: the whole pages of the prompt."""
+    node: Node
+    """Where the prompt ends: what `lock` takes. The root of the namespace where the prompt is shorter than a page."""
+
+
+class EvictResult(NamedTuple):
+    """What an eviction freed."""
+
+    tokens: int
+    """Units evicted; more than asked where a node was larger, fewer where the rest is locked."""

@@ -1,0 +1,143 @@
+"""The tree that every cache is made of: runs of pages, shared where prompts share them."""
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kvevents._core.tokens import TokenPages
+from kvevents.caches.clock import Clock
+from kvevents.caches.inputs import Tokens
+from kvevents.caches.node import Namespace, Node
+from kvevents.hashing import HashChain
+
+
+class Walk(NamedTuple):
+    """How far a prompt goes down the tree."""
+
+    path: list[Node]
+    """The nodes it covers, top first, each as a whole; without the root."""
+    pages: int
+    """Pages of the prompt on that path."""
+    end: Node
+    """The last of the path, or the root."""
+    lowest: Node
+    """The lowest node the clock stamped: `end`, or the part below it that was split off."""
+
+
+class Tree:
+    """Nodes under one root a namespace.
+
+    A root is part of the tree while it has children, so that a namespace that was only asked for leaves nothing behind.
+
+    Args:
+        page_size: units in a page.
+        bigram: units are pairs of neighbouring tokens.
+        clock: stamps the nodes.
+    """
+
+    def __init__(self, page_size: int, *, bigram: bool, clock: Clock) -> None:
+        self.page_size = page_size
+        self.bigram = bigram
+        self._clock = clock
+        self._roots: dict[Namespace, Node] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        """All nodes but the roots, parents first."""
+        stack = [child for root in self._roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
+
+    def __contains__(self, node: Node) -> bool:
+        top = node.top()
+        return top.is_root and self._roots.get(top.namespace) is top
+
+    def pages_of(self, tokens: Tokens) -> TokenPages:
+        """The whole pages of a prompt.
+
+        Raises:
+            ValueError: a token id is negative or too large.
+        """
+        return TokenPages(tokens, self.page_size, bigram=self.bigram)
+
+    def root(self, extra_key: str | None, cache_salt: str | None) -> Node:
+        """The root of a namespace; a new one, not yet part of the tree, where it has no nodes."""
+        namespace = (extra_key, cache_salt or None)
+        root = self._roots.get(namespace)
+        if root is None:
+            chain = HashChain.root(self.page_size, extra_key=extra_key, cache_salt=cache_salt, bigram=self.bigram)
+            root = Node(self.pages_of(()), chain, array("q"))
+        return root
+
+    def walk(self, root: Node, prompt: TokenPages) -> Walk:
+        """Follow a prompt as far as it is known; a node that it leaves half-way is split there."""
+        self._clock.begin()
+        path: list[Node] = []
+        pages, count = 0, len(prompt)
+        end = lowest = root
+        while pages < count and (child := end.children.get(prompt.key(pages))) is not None:
+            self._clock.visit(child)
+            lowest = end = child
+            shared = child.pages.common(prompt, pages)
+            if shared < len(child.pages):
+                end = self.split(child, shared)
+            path.append(end)
+            pages += shared
+            if end is not lowest:
+                break
+        return Walk(path, pages, end, lowest)
+
+    def split(self, node: Node, pages: int) -> Node:
+        """Give the first `pages` pages of a node to a new one above it, and return that."""
+        parent = node.parent
+        assert parent is not None, "a root has no pages to split"
+        assert 0 < pages < len(node.pages)
+        units = pages * self.page_size
+        head, tail = node.chain.split(pages)
+        upper = Node(node.pages.cut(0, pages), head, node.slots[:units], priority=node.priority)
+        upper.hits = node.hits
+        upper.locks = node.locks
+        upper.parent = parent
+        parent.children[upper.pages.key(0)] = upper
+        node.pages, node.chain, node.slots = node.pages.cut(pages, len(node.pages)), tail, node.slots[units:]
+        node.parent = upper
+        upper.children[node.pages.key(0)] = node
+        self._clock.split(upper, node)
+        return upper
+
+    def attach(self, node: Node, parent: Node) -> None:
+        """Make a new node the child of `parent`."""
+        if parent.is_root:
+            self._roots[parent.namespace] = parent
+        node.parent = parent
+        parent.children[node.pages.key(0)] = node
+        self._clock.create(node)
+
+    def detach(self, node: Node) -> Node:
+        """Take a leaf out and return its parent."""
+        parent = node.parent
+        assert parent is not None, "a root stays"
+        assert not node.children, "its children would be lost"
+        del parent.children[node.pages.key(0)]
+        node.parent = None
+        if parent.is_root and not parent.children:
+            del self._roots[parent.namespace]
+        return parent
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError, saying what is broken, unless the nodes fit together and their hashes are right."""
+        for namespace, root in self._roots.items():
+            assert root.is_root, f"the root of {namespace} has pages"
+            assert root.parent is None, f"the root of {namespace} has a parent"
+            assert root.children, f"the root of {namespace} is kept without children"
+            assert root.namespace == namespace, f"the root of {namespace} is that of {root.namespace}"
+        for node in self:
+            parent = node.parent
+            assert parent is not None, f"{node} has no parent"
+            assert len(node.pages), f"{node} has no pages"
+            assert parent.children.get(node.pages.key(0)) is node, f"{node} is not where its first page says"
+            assert parent.chain.extend(node.pages).ids == node.chain.ids, f"{node} has other hashes than its tokens"
+            assert len(node.slots) == len(node.pages) * self.page_size, f"{node} has {len(node.slots)} slots"
+            below = sum(child.locks for child in node.children.values())
+            assert node.locks >= below, f"{node} has fewer locks than the nodes below it, {below}"
