@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::event::{Event, FieldValue};
+use super::event::{Event, FieldValue, Stored};
 use super::layout::{Dialect, Field, Shape, TYPE, Tag};
 use super::writer::Writer;
 
@@ -20,8 +20,8 @@ pub trait Fields {
     /// Write the value of a field that it has.
     fn write(&self, field: Field, out: &mut Writer) -> Result<(), Self::Error>;
 
-    /// Whether `metadata` says nothing but what `cache_salt` says.
-    fn metadata_is_salt(&self) -> bool {
+    /// Of `cache_salt` and `metadata`: whether the field says nothing that the other does not say.
+    fn repeats(&self, _field: Field) -> bool {
         false
     }
 
@@ -73,7 +73,7 @@ pub fn write_event<F: Fields>(out: &mut Writer, dialect: &Dialect, event: &F) ->
     } else {
         Field::Metadata
     };
-    let has = |field: &Field| event.has(*field) && !(*field == unsaid && event.metadata_is_salt());
+    let has = |field: &Field| event.has(*field) && !(*field == unsaid && event.repeats(unsaid));
     let undeclared = tag
         .fields()
         .iter()
@@ -160,13 +160,16 @@ impl Fields for Event<'_> {
         Ok(())
     }
 
-    fn metadata_is_salt(&self) -> bool {
-        match self {
-            Self::Stored(stored) => stored
-                .metadata
-                .is_some_and(|metadata| metadata.is_only_salt && metadata.cache_salt == stored.cache_salt),
-            _ => false,
-        }
+    fn repeats(&self, field: Field) -> bool {
+        let Self::Stored(Stored {
+            cache_salt: Some(salt),
+            metadata: Some(metadata),
+            ..
+        }) = self
+        else {
+            return false;
+        };
+        metadata.cache_salt == Some(*salt) && (field == Field::CacheSalt || metadata.is_only_salt)
     }
 
     fn unknown_len(&self) -> usize {

@@ -85,7 +85,8 @@ struct PythonEvent<'py> {
     tag: Tag,
     values: Vec<(Field, Bound<'py, PyAny>)>,
     unknown: Vec<(String, Bound<'py, PyAny>)>,
-    metadata_is_salt: bool,
+    /// Which of `cache_salt` and `metadata` say nothing that the other does not say.
+    repeated: Vec<Field>,
 }
 
 impl<'py> PythonEvent<'py> {
@@ -109,13 +110,15 @@ impl<'py> PythonEvent<'py> {
                 .find(|(field, _)| *field == wanted)
                 .map(|(_, value)| value)
         };
-        let metadata_is_salt = match (get(Field::Metadata), get(Field::CacheSalt)) {
-            (Some(metadata), Some(salt)) => {
-                metadata.getattr(intern!(py, "cache_salt"))?.eq(salt)?
-                    && !metadata.getattr(intern!(py, "unknown_fields"))?.is_truthy()?
+        let mut repeated = Vec::new();
+        if let (Some(salt), Some(metadata)) = (get(Field::CacheSalt), get(Field::Metadata))
+            && metadata.getattr(intern!(py, "cache_salt"))?.eq(salt)?
+        {
+            repeated.push(Field::CacheSalt);
+            if unknown_fields(metadata)?.is_empty() {
+                repeated.push(Field::Metadata);
             }
-            _ => false,
-        };
+        }
         let tag = if get(Field::Metadata).is_some() {
             tag
         } else {
@@ -137,7 +140,7 @@ impl<'py> PythonEvent<'py> {
             tag,
             values,
             unknown,
-            metadata_is_salt,
+            repeated,
         })
     }
 
@@ -202,8 +205,8 @@ impl Fields for PythonEvent<'_> {
         self.write_value(field, value, out).map_err(Failure)
     }
 
-    fn metadata_is_salt(&self) -> bool {
-        self.metadata_is_salt
+    fn repeats(&self, field: Field) -> bool {
+        self.repeated.contains(&field)
     }
 
     fn unknown_len(&self) -> usize {
