@@ -261,19 +261,12 @@ impl Units {
     }
 
     fn extend(&mut self, tokens: TokenSlice<'_>, bigram: bool) {
-        let mut ids = tokens.iter();
-        if !bigram {
+        if bigram {
+            self.count += tokens.len().saturating_sub(1);
+            self.encoded.pairs(tokens);
+        } else {
             self.count += tokens.len();
-            ids.for_each(|id| self.encoded.uint(id));
-            return;
-        }
-        let Some(mut first) = ids.next() else { return };
-        self.count += tokens.len() - 1;
-        for second in ids {
-            self.encoded.array(2);
-            self.encoded.uint(first);
-            self.encoded.uint(second);
-            first = second;
+            self.encoded.ids(tokens);
         }
     }
 }

@@ -7,6 +7,7 @@ mod event;
 mod layout;
 mod limits;
 mod read;
+mod units;
 mod values;
 mod write;
 mod writer;

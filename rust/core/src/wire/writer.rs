@@ -104,8 +104,7 @@ impl Writer {
     /// An array of token ids.
     pub fn tokens(&mut self, ids: TokenSlice<'_>) {
         self.array(ids.len());
-        self.bytes.reserve(3 * ids.len());
-        ids.iter().for_each(|id| self.uint(id));
+        self.ids(ids);
     }
 
     /// A hash, in the form it has.
