@@ -1,7 +1,7 @@
 //! Values of events, borrowed from the payload and decoded where they are used.
 
 use super::cursor::{Cursor, Header};
-use super::error::WireError;
+use super::error::{Fault, WireError};
 use crate::tokens::TokenVec;
 
 /// A value that was checked and is kept as the bytes it came in.
@@ -14,6 +14,16 @@ pub struct Raw<'a> {
 impl<'a> Raw<'a> {
     pub(crate) fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, offset }
+    }
+
+    /// Check a msgpack value that is all there is in `bytes`.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let mut cursor = Cursor::new(bytes);
+        cursor.skip(0)?;
+        match cursor.left() {
+            0 => Ok(Self { bytes, offset: 0 }),
+            count => Err(Fault::TrailingBytes { count }.at(cursor.offset())),
+        }
     }
 
     /// The msgpack value.

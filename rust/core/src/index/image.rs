@@ -1,0 +1,287 @@
+//! Workers, sources and blocks in the form that snapshots have.
+
+use std::time::Duration;
+
+use super::group::{Group, Groups, Kind, MAX_GROUPS};
+use super::pack::{Pack, Reader, SnapshotError};
+use super::record::{Kept, Link, Parked, Record};
+use super::residency::{Hold, Residency};
+use super::source::{Setup, Source};
+use super::table::Geometry;
+use super::tier::Tier;
+use super::worker::Worker;
+
+/// A worker in a snapshot.
+#[derive(Debug)]
+pub struct WorkerImage {
+    /// Its id.
+    pub id: String,
+    block_size: Option<u32>,
+    counted: bool,
+    groups: Groups,
+    /// Its ranks.
+    pub sources: Vec<SourceImage>,
+}
+
+/// A source in a snapshot.
+#[derive(Debug)]
+pub struct SourceImage {
+    /// Its rank.
+    pub dp_rank: Option<i64>,
+    last_seq: Option<u64>,
+    geometry: Option<Geometry>,
+    groups: Groups,
+    error: Option<String>,
+    records: Vec<(u64, Record)>,
+}
+
+impl WorkerImage {
+    /// The image of a worker and its ranks.
+    pub fn of<'a>(worker: &Worker, ranks: impl Iterator<Item = (Option<i64>, &'a Source)>) -> Self {
+        Self {
+            id: worker.id.to_string(),
+            block_size: worker.setup.block_size,
+            counted: worker.setup.counted,
+            groups: worker.setup.groups.clone(),
+            sources: ranks.map(|(rank, source)| SourceImage::of(rank, source)).collect(),
+        }
+    }
+
+    /// How it is set up.
+    pub fn setup(&self) -> Setup {
+        Setup {
+            block_size: self.block_size,
+            counted: self.counted,
+            groups: self.groups.clone(),
+            keep_tokens: false,
+        }
+    }
+}
+
+impl SourceImage {
+    fn of(dp_rank: Option<i64>, source: &Source) -> Self {
+        let mut records: Vec<_> = source
+            .records
+            .iter()
+            .map(|(&block, record)| (block, record.clone()))
+            .collect();
+        records.sort_unstable_by_key(|(block, _)| *block);
+        Self {
+            dp_rank,
+            last_seq: source.last_seq,
+            geometry: source.geometry,
+            groups: source.groups.clone(),
+            error: source.error.clone(),
+            records,
+        }
+    }
+
+    /// Fill an empty source.
+    pub fn fill(&self, source: &mut Source, now: Duration) {
+        source.last_seq = self.last_seq;
+        source.geometry = self.geometry;
+        source.groups = self.groups.clone();
+        source.error.clone_from(&self.error);
+        for (block, record) in &self.records {
+            match record.link {
+                Link::Loose(None) | Link::Bound { .. } => {}
+                Link::Loose(Some(guest)) => {
+                    source.parked.enter_with(guest.ticket, *block, now);
+                    source.unaligned += usize::from(guest.unaligned);
+                }
+                Link::Pending { parent, ticket } => {
+                    source.pending.enter_with(ticket, *block, now);
+                    source.waiting.entry(parent).or_default().insert(*block);
+                }
+            }
+            source.records.insert(*block, record.clone());
+        }
+        source.held = source.count_held();
+    }
+}
+
+impl Pack for WorkerImage {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        self.id.pack(bytes);
+        self.block_size.pack(bytes);
+        self.counted.pack(bytes);
+        self.groups.pack(bytes);
+        self.sources.pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        Ok(Self {
+            id: Pack::unpack(reader)?,
+            block_size: Pack::unpack(reader)?,
+            counted: Pack::unpack(reader)?,
+            groups: Pack::unpack(reader)?,
+            sources: Pack::unpack(reader)?,
+        })
+    }
+}
+
+impl Pack for SourceImage {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        self.dp_rank.pack(bytes);
+        self.last_seq.pack(bytes);
+        self.geometry.pack(bytes);
+        self.groups.pack(bytes);
+        self.error.pack(bytes);
+        self.records.pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let image = Self {
+            dp_rank: Pack::unpack(reader)?,
+            last_seq: Pack::unpack(reader)?,
+            geometry: Pack::unpack(reader)?,
+            groups: Pack::unpack(reader)?,
+            error: Pack::unpack(reader)?,
+            records: Pack::unpack(reader)?,
+        };
+        let groups = image.groups.all().len();
+        let mut holds = image.records.iter().flat_map(|(_, record)| record.residency.holds());
+        match holds.find(|hold| usize::from(hold.group) >= groups) {
+            None => Ok(image),
+            Some(hold) => Err(reader.error(format!(
+                "expected one of {groups} groups before here, found {}",
+                hold.group
+            ))),
+        }
+    }
+}
+
+impl Pack for Geometry {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        self.block_size.pack(bytes);
+        self.pairs.pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let (block_size, pairs) = <(u32, bool)>::unpack(reader)?;
+        if block_size == 0 {
+            return Err(reader.error("expected a block size of at least 1 before here, found 0"));
+        }
+        Ok(Self { block_size, pairs })
+    }
+}
+
+impl Pack for Groups {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        let groups: Vec<_> = self.all().iter().map(|group| (group.index, group.stated)).collect();
+        groups.pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let groups = Vec::<(u64, Option<Kind>)>::unpack(reader)?;
+        if groups.len() > MAX_GROUPS {
+            return Err(reader.error(format!(
+                "expected at most {MAX_GROUPS} groups before here, found {}",
+                groups.len()
+            )));
+        }
+        let groups = groups.into_iter().map(|(index, stated)| Group { index, stated });
+        Ok(Self::new(groups.collect()))
+    }
+}
+
+impl Pack for Kind {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        let (tag, window) = match *self {
+            Self::Full => (0_u8, None),
+            Self::Window(window) => (1, window),
+            Self::State => (2, None),
+            Self::Unknown => (3, None),
+        };
+        (tag, window).pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        match <(u8, Option<u64>)>::unpack(reader)? {
+            (0, _) => Ok(Self::Full),
+            (1, window) => Ok(Self::Window(window)),
+            (2, _) => Ok(Self::State),
+            (3, _) => Ok(Self::Unknown),
+            (other, _) => Err(reader.error(format!("expected a kind of group before here, found {other}"))),
+        }
+    }
+}
+
+impl Pack for Hold {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        (self.tier as u8, self.group).pack(bytes);
+        self.copies.pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let ((tier, group), copies) = <((u8, u8), u32)>::unpack(reader)?;
+        match Tier::ALL.get(usize::from(tier)) {
+            Some(&tier) if copies > 0 => Ok(Self { tier, group, copies }),
+            _ => Err(reader.error(format!(
+                "expected a tier and copies before here, found {tier} and {copies}"
+            ))),
+        }
+    }
+}
+
+/// Children are counted for each block, so a record's own count is all that is needed.
+impl Pack for Record {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        let mut holds = self.residency.holds().to_vec();
+        holds.sort_unstable();
+        holds.pack(bytes);
+        self.children.pack(bytes);
+        match &self.link {
+            Link::Loose(None) => 0_u8.pack(bytes),
+            Link::Loose(Some(guest)) => {
+                1_u8.pack(bytes);
+                (guest.ticket, guest.unaligned).pack(bytes);
+            }
+            Link::Pending { parent, ticket } => {
+                2_u8.pack(bytes);
+                (*parent, *ticket).pack(bytes);
+                let kept = self.kept.as_deref().expect("a pending block keeps its tokens");
+                kept.tokens.pack(bytes);
+                kept.extra.pack(bytes);
+            }
+            Link::Bound { parent, content } => {
+                3_u8.pack(bytes);
+                (*parent, *content).pack(bytes);
+            }
+        }
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let residency = Residency::new(Vec::unpack(reader)?);
+        let children = u32::unpack(reader)?;
+        let mut kept = None;
+        let link = match u8::unpack(reader)? {
+            0 => Link::Loose(None),
+            1 => {
+                let (ticket, unaligned) = Pack::unpack(reader)?;
+                Link::Loose(Some(Parked { ticket, unaligned }))
+            }
+            2 => {
+                let (parent, ticket) = Pack::unpack(reader)?;
+                let (tokens, extra) = Pack::unpack(reader)?;
+                kept = Some(Box::new(Kept {
+                    namespace: None,
+                    tokens,
+                    extra,
+                }));
+                Link::Pending { parent, ticket }
+            }
+            3 => {
+                let (parent, content) = Pack::unpack(reader)?;
+                Link::Bound { parent, content }
+            }
+            other => return Err(reader.error(format!("expected a kind of link before here, found {other}"))),
+        };
+        Ok(Self {
+            residency,
+            link,
+            children,
+            kept,
+        })
+    }
+}
