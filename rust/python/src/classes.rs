@@ -3,7 +3,7 @@
 use kvevents_core::wire::{Tag, WireError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyDict, PyType};
 
 /// A class of the package.
 pub(crate) struct Class {
@@ -35,6 +35,7 @@ pub(crate) static ALL_BLOCKS_CLEARED: Class = Class::new("kvevents.events", "All
 pub(crate) static SKIPPED_EVENT: Class = Class::new("kvevents.events", "SkippedEvent");
 pub(crate) static EVENT_BATCH: Class = Class::new("kvevents.events", "KVEventBatch");
 static WIRE_ERROR: Class = Class::new("kvevents.errors", "WireError");
+static CAPACITY_ERROR: Class = Class::new("kvevents.errors", "CapacityError");
 static CONFIG_ERROR: Class = Class::new("kvevents.errors", "ConfigError");
 
 /// The class of events with that tag.
@@ -63,6 +64,20 @@ pub(crate) fn wire_fault(py: Python<'_>, reason: String, offset: usize) -> PyErr
 /// Whether it is a `kvevents.errors.WireError`.
 pub(crate) fn is_wire_error(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     Ok(error.is_instance(py, WIRE_ERROR.get(py)?))
+}
+
+/// `kvevents.errors.CapacityError`.
+pub(crate) fn capacity_error(py: Python<'_>, message: String, requested: usize, available: usize) -> PyErr {
+    let error = CAPACITY_ERROR.get(py).and_then(|class| {
+        let facts = PyDict::new(py);
+        facts.set_item("requested", requested)?;
+        facts.set_item("available", available)?;
+        class.call((message,), Some(&facts))
+    });
+    match error {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
 }
 
 /// `kvevents.errors.ConfigError`.

@@ -1,6 +1,273 @@
 //! `kvevents._core.index`.
-use pyo3::prelude::*;
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+mod answers;
+mod report;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use kvevents_core::index::{
+    Bounds, Config, Group, Handle, IndexError, Kind, Match, PrefixIndex, Prompt, Target, WorkerSetup,
+};
+use kvevents_core::wire::{Limits, Raw};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyDict, PyList};
+
+use crate::buffers::TokenArgument;
+use crate::classes;
+use crate::hashing::{DETACH_ABOVE, detach_if};
+use crate::wire::payload;
+
+use report::ApplyReport;
+
+/// Bytes that a block takes on the wire at least: an integer of 64 bits.
+const BLOCK_BYTES: usize = 9;
+
+#[pyclass(module = "kvevents._core.index", frozen, eq, hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct WorkerHandle(Handle);
+
+#[pymethods]
+impl WorkerHandle {
+    #[getter]
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    fn __repr__(&self) -> String {
+        format!("WorkerHandle({:?})", self.0.id)
+    }
+}
+
+/// A worker as Python names it.
+#[derive(FromPyObject)]
+enum WorkerArgument<'py> {
+    Handle(PyRef<'py, WorkerHandle>),
+    Id(String),
+}
+
+impl WorkerArgument<'_> {
+    fn target(&self) -> Target<'_> {
+        match self {
+            Self::Handle(handle) => Target::Handle(&handle.0),
+            Self::Id(id) => Target::Id(id),
+        }
+    }
+}
+
+/// A prompt as Python hands it over: tokens, adapter's name, adapter's number, salt, extra keys as msgpack.
+type PromptArgument = (
+    TokenArgument,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+    Option<PyBackedBytes>,
+);
+
+#[pyclass(name = "PrefixIndex", module = "kvevents._core.index", frozen)]
+pub(crate) struct PyPrefixIndex(PrefixIndex);
+
+#[pymethods]
+impl PyPrefixIndex {
+    #[new]
+    #[pyo3(signature = (
+        block_size, *, keep_tokens, max_pending_blocks, max_pending_age_s, max_parked_blocks, max_parked_age_s,
+        max_sources
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
+    fn new(
+        py: Python<'_>,
+        block_size: i64,
+        keep_tokens: bool,
+        max_pending_blocks: usize,
+        max_pending_age_s: f64,
+        max_parked_blocks: usize,
+        max_parked_age_s: f64,
+        max_sources: usize,
+    ) -> PyResult<Self> {
+        let config = Config {
+            block_size: blocks_of(py, block_size)?,
+            keep_tokens,
+            pending: Bounds {
+                blocks: max_pending_blocks,
+                age: seconds(py, "max_pending_age_s", max_pending_age_s)?,
+            },
+            parked: Bounds {
+                blocks: max_parked_blocks,
+                age: seconds(py, "max_parked_age_s", max_parked_age_s)?,
+            },
+            sources: max_sources,
+            wire: Limits::default(),
+        };
+        PrefixIndex::new(config).map(Self).map_err(|error| raise(py, &error))
+    }
+
+    #[getter]
+    fn block_size(&self) -> u32 {
+        self.0.config().block_size
+    }
+
+    /// Groups come as (number, kind, window in tokens).
+    #[pyo3(signature = (worker, *, block_size, counted, groups))]
+    fn add_worker(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        block_size: Option<i64>,
+        counted: bool,
+        groups: Option<Vec<(u64, String, Option<u64>)>>,
+    ) -> PyResult<WorkerHandle> {
+        let group = |(index, kind, window): (u64, String, _)| Group {
+            index,
+            stated: Some(Kind::read(&kind, window)),
+        };
+        let setup = WorkerSetup {
+            block_size: block_size.map(|size| blocks_of(py, size)).transpose()?,
+            counted,
+            groups: groups.map(|groups| groups.into_iter().map(group).collect()),
+        };
+        let handle = self.0.add_worker(worker, &setup).map_err(|error| raise(py, &error))?;
+        Ok(WorkerHandle(handle))
+    }
+
+    fn remove_worker(&self, py: Python<'_>, worker: &str) -> bool {
+        py.detach(|| self.0.remove_worker(worker))
+    }
+
+    #[pyo3(signature = (worker, dp_rank = None))]
+    fn clear_worker(&self, py: Python<'_>, worker: &str, dp_rank: Option<i64>) {
+        py.detach(|| self.0.clear_worker(worker, dp_rank));
+    }
+
+    fn set_state(&self, py: Python<'_>, worker: &str, dp_rank: Option<i64>, state: &str) -> PyResult<bool> {
+        self.0
+            .set_state(worker, dp_rank, state)
+            .map_err(|error| raise(py, &error))
+    }
+
+    #[pyo3(signature = (worker, data, *, seq = None, dp_rank = None))]
+    fn apply(
+        &self,
+        py: Python<'_>,
+        worker: WorkerArgument<'_>,
+        data: &Bound<'_, PyAny>,
+        seq: Option<u64>,
+        dp_rank: Option<i64>,
+    ) -> PyResult<ApplyReport> {
+        let data = payload(data)?;
+        let target = worker.target();
+        let outcome = detach_if(py, data.len() > DETACH_ABOVE * BLOCK_BYTES, || {
+            self.0.apply(target, &data, seq, dp_rank)
+        });
+        outcome.map(ApplyReport).map_err(|error| raise(py, &error))
+    }
+
+    #[pyo3(name = "match", signature = (tokens, lora_name, lora_id, cache_salt, extra_keys))]
+    fn match_prompt<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: TokenArgument,
+        lora_name: Option<String>,
+        lora_id: Option<i64>,
+        cache_salt: Option<String>,
+        extra_keys: Option<PyBackedBytes>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let arguments = [(tokens, lora_name, lora_id, cache_salt, extra_keys)];
+        let mut found = self.find(py, &arguments)?;
+        answers::matches(py, found.pop().unwrap_or_default())
+    }
+
+    fn match_many<'py>(&self, py: Python<'py>, prompts: Vec<PromptArgument>) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let found = self.find(py, &prompts)?;
+        found.into_iter().map(|matches| answers::matches(py, matches)).collect()
+    }
+
+    fn holdings<'py>(&self, py: Python<'py>, worker: &str) -> PyResult<Bound<'py, PyDict>> {
+        let holdings = py.detach(|| self.0.holdings(worker)).unwrap_or_default();
+        answers::holdings(py, holdings)
+    }
+
+    fn dump_events<'py>(&self, py: Python<'py>, worker: &str) -> PyResult<Bound<'py, PyList>> {
+        let dump = py.detach(|| self.0.dump_events(worker)).unwrap_or_default();
+        answers::dump(py, dump)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        answers::stats(py, &self.0.stats())
+    }
+
+    fn snapshot(&self, py: Python<'_>) -> Cow<'static, [u8]> {
+        py.detach(|| self.0.snapshot()).into()
+    }
+
+    fn restore(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = payload(data)?;
+        py.detach(|| self.0.restore(&data)).map_err(|error| raise(py, &error))
+    }
+
+    fn faults(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.0.check_integrity())
+    }
+}
+
+impl PyPrefixIndex {
+    fn find(&self, py: Python<'_>, arguments: &[PromptArgument]) -> PyResult<Vec<Vec<Match>>> {
+        let prompts: Vec<Prompt<'_>> = arguments
+            .iter()
+            .map(|(tokens, lora_name, lora_id, cache_salt, extra_keys)| {
+                let extra_keys = extra_keys.as_deref().map(Raw::read).transpose();
+                let extra_keys = extra_keys.map_err(|error| classes::wire_error(py, &error))?;
+                let (lora_name, cache_salt) = (lora_name.as_deref(), cache_salt.as_deref());
+                Ok(Prompt::new(
+                    tokens.as_slice(),
+                    lora_name,
+                    *lora_id,
+                    cache_salt,
+                    extra_keys,
+                ))
+            })
+            .collect::<PyResult<_>>()?;
+        let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize;
+        Ok(detach_if(py, long, || {
+            prompts.iter().map(|prompt| self.0.match_prompt(prompt)).collect()
+        }))
+    }
+}
+
+/// The Python exception for an error.
+fn raise(py: Python<'_>, error: &IndexError) -> PyErr {
+    match error {
+        IndexError::Wire(error) => classes::wire_error(py, error),
+        IndexError::Snapshot(error) => classes::wire_fault(py, error.reason.clone(), error.offset),
+        IndexError::Config(message) => classes::config_error(py, message.clone()),
+        IndexError::Capacity { limit } => classes::capacity_error(py, error.to_string(), limit + 1, *limit),
+    }
+}
+
+fn blocks_of(py: Python<'_>, block_size: i64) -> PyResult<u32> {
+    match u32::try_from(block_size) {
+        Ok(size) if size > 0 => Ok(size),
+        _ => {
+            let message = format!("block_size: expected 1 to {} tokens, got {block_size}", u32::MAX);
+            Err(classes::config_error(py, message))
+        }
+    }
+}
+
+fn seconds(py: Python<'_>, setting: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value).or_else(|_| {
+        if value == f64::INFINITY {
+            return Ok(Duration::MAX);
+        }
+        let message = format!("{setting}: expected seconds from 0, got {value}");
+        Err(classes::config_error(py, message))
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyPrefixIndex>()?;
+    module.add_class::<WorkerHandle>()?;
+    module.add_class::<ApplyReport>()
 }

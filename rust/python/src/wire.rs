@@ -3,6 +3,7 @@
 mod decode;
 mod encode;
 
+pub(crate) use decode::payload;
 use kvevents_core::wire::Dialect;
 use pyo3::prelude::*;
 

@@ -6,12 +6,14 @@
 //!     └───────────── root, or parent bound ─────────────▲
 //! ```
 //!
-//! A record goes only to the right until nothing needs it; then it is gone.
+//! A record goes only to the right until nothing needs it; then it is gone. (A store on the GPU, which alone names
+//! salts and images, first takes its blocks back to the left: what it says goes before what waits.)
 
 use std::time::Duration;
 
 use super::record::{Kept, Link, Namespace, Record};
 use super::residency::Residency;
+use super::room::Room;
 use super::source::{Source, Store};
 use super::table::{Geometry, Tables};
 use crate::hash::content;
@@ -26,6 +28,15 @@ pub(super) enum Above {
     Bound { parent: u64, content: u64 },
     /// A block that is not.
     Unknown { parent: u64 },
+    /// Nothing, in a namespace that the store cannot name.
+    Nameless,
+}
+
+/// Where and since when a block waits if it has to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) parked: bool,
+    pub(super) now: Duration,
 }
 
 /// What a block is computed from, borrowed from a store.
@@ -64,10 +75,14 @@ impl<'a> Input<'a> {
 }
 
 impl Source {
-    /// What stands above the first block of a store.
-    pub(super) fn above(&self, store: &Store<'_>) -> Above {
+    /// What stands above the first block of a store. Only a store that `names_namespace` can begin a prompt.
+    pub(super) fn above(&self, store: &Store<'_>, names_namespace: bool) -> Above {
         let Some(parent) = store.parent else {
-            return Above::Root(store.root);
+            return if names_namespace {
+                Above::Root(store.root)
+            } else {
+                Above::Nameless
+            };
         };
         match self.records.get(&parent).map(|record| &record.link) {
             Some(&Link::Bound { content, .. }) => Above::Bound { parent, content },
@@ -82,7 +97,7 @@ impl Source {
         block: u64,
         above: Above,
         input: Input<'_>,
-        now: Duration,
+        wait: Wait,
     ) -> Above {
         let content = match (&self.record(block).link, above) {
             (&Link::Bound { content, .. }, above) => {
@@ -93,10 +108,11 @@ impl Source {
             (_, Above::Bound { parent, content }) => self.bind(tables, block, Some(parent), content, input),
             (link, Above::Unknown { parent }) => {
                 if matches!(link, Link::Loose(_)) && parent != block {
-                    self.pend(block, parent, input, now);
+                    self.pend(block, parent, input, wait);
                 }
                 return Above::Unknown { parent: block };
             }
+            (_, Above::Nameless) => return Above::Unknown { parent: block },
         };
         Above::Bound { parent: block, content }
     }
@@ -137,14 +153,14 @@ impl Source {
                 let kept = record.kept.take().expect("a pending block keeps its tokens");
                 let content = content::block(above, kept.tokens.as_slice(), Some(&kept.extra));
                 record.kept = keep.then_some(kept);
-                let Link::Pending { ticket, .. } = record.link else {
+                let Link::Pending { ticket, parked, .. } = record.link else {
                     unreachable!("only pending blocks wait")
                 };
                 record.link = Link::Bound {
                     parent: Some(parent),
                     content,
                 };
-                self.pending.leave(ticket);
+                self.room(parked).leave(ticket);
                 self.publish(tables, child);
                 bound.push((child, content));
             }
@@ -152,28 +168,34 @@ impl Source {
     }
 
     /// Let a loose block wait for its parent.
-    fn pend(&mut self, block: u64, parent: u64, input: Input<'_>, now: Duration) {
+    fn pend(&mut self, block: u64, parent: u64, input: Input<'_>, Wait { parked, now }: Wait) {
         self.unpark(block);
         self.records.entry(parent).or_default().children += 1;
         self.waiting.entry(parent).or_default().insert(block);
-        let ticket = self.pending.enter(block, now);
+        let ticket = self.room(parked).enter(block, now);
         let record = self.record(block);
-        record.link = Link::Pending { parent, ticket };
+        record.link = Link::Pending { parent, ticket, parked };
         record.kept = Some(Box::new(input.keep()));
     }
 
     /// A pending block waits no more: it is loose.
     pub(super) fn unpend(&mut self, block: u64) {
-        let record = self.record(block);
-        let Link::Pending { parent, ticket } = record.link else {
+        let Some(record) = self.records.get_mut(&block) else {
+            return;
+        };
+        let Link::Pending { parent, ticket, parked } = record.link else {
             return;
         };
         record.link = Link::Loose(None);
         record.kept = None;
-        self.pending.leave(ticket);
+        self.room(parked).leave(ticket);
         self.stop_waiting(block, parent);
         self.record(parent).children -= 1;
         self.release(parent);
+    }
+
+    fn room(&mut self, parked: bool) -> &mut Room {
+        if parked { &mut self.parked } else { &mut self.pending }
     }
 
     /// A parked block leaves the room.
@@ -204,8 +226,8 @@ impl Source {
             next = match record.link {
                 Link::Loose(_) => None,
                 Link::Bound { parent, .. } => parent,
-                Link::Pending { parent, ticket } => {
-                    self.pending.leave(ticket);
+                Link::Pending { parent, ticket, parked } => {
+                    self.room(parked).leave(ticket);
                     self.stop_waiting(block, parent);
                     Some(parent)
                 }

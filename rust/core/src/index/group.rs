@@ -26,6 +26,16 @@ impl Kind {
             _ => Self::Unknown,
         }
     }
+
+    /// One name that reads back as it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full_attention",
+            Self::Window(_) => "sliding_window",
+            Self::State => "mamba",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// A group as events number it.

@@ -89,8 +89,13 @@ impl SourceImage {
                     source.parked.enter_with(guest.ticket, *block, now);
                     source.unaligned += usize::from(guest.unaligned);
                 }
-                Link::Pending { parent, ticket } => {
-                    source.pending.enter_with(ticket, *block, now);
+                Link::Pending { parent, ticket, parked } => {
+                    let room = if parked {
+                        &mut source.parked
+                    } else {
+                        &mut source.pending
+                    };
+                    room.enter_with(ticket, *block, now);
                     source.waiting.entry(parent).or_default().insert(*block);
                 }
             }
@@ -237,9 +242,9 @@ impl Pack for Record {
                 1_u8.pack(bytes);
                 (guest.ticket, guest.unaligned).pack(bytes);
             }
-            Link::Pending { parent, ticket } => {
+            Link::Pending { parent, ticket, parked } => {
                 2_u8.pack(bytes);
-                (*parent, *ticket).pack(bytes);
+                (*parent, (*ticket, *parked)).pack(bytes);
                 let kept = self.kept.as_deref().expect("a pending block keeps its tokens");
                 kept.tokens.pack(bytes);
                 kept.extra.pack(bytes);
@@ -262,14 +267,14 @@ impl Pack for Record {
                 Link::Loose(Some(Parked { ticket, unaligned }))
             }
             2 => {
-                let (parent, ticket) = Pack::unpack(reader)?;
+                let (parent, (ticket, parked)) = Pack::unpack(reader)?;
                 let (tokens, extra) = Pack::unpack(reader)?;
                 kept = Some(Box::new(Kept {
                     namespace: None,
                     tokens,
                     extra,
                 }));
-                Link::Pending { parent, ticket }
+                Link::Pending { parent, ticket, parked }
             }
             3 => {
                 let (parent, content) = Pack::unpack(reader)?;

@@ -69,7 +69,7 @@ impl Source {
     fn faults(&self, expected: &mut Expected) -> Vec<String> {
         let mut faults = Vec::new();
         let mut children: HashMap<u64, u32> = HashMap::new();
-        let (mut pending, mut parked, mut unaligned) = (0, 0, 0);
+        let (mut pending, mut waiting, mut parked, mut unaligned) = (0, 0, 0, 0);
         let full = self.groups.full();
         for (&block, record) in &self.records {
             let mut fault = |what: &str| faults.push(format!("block {block:x}: {what}"));
@@ -92,11 +92,21 @@ impl Source {
                         }
                     }
                 }
-                Link::Pending { parent, ticket } => {
-                    pending += 1;
+                Link::Pending {
+                    parent,
+                    ticket,
+                    parked: in_parked,
+                } => {
+                    waiting += 1;
+                    let (room, count) = if in_parked {
+                        (&self.parked, &mut parked)
+                    } else {
+                        (&self.pending, &mut pending)
+                    };
+                    *count += 1;
                     *children.entry(parent).or_default() += 1;
-                    if self.pending.get(ticket) != Some(block) {
-                        fault("its ticket is not in the pending room");
+                    if room.get(ticket) != Some(block) {
+                        fault("its ticket is not in its waiting room");
                     }
                     if record.kept.is_none() {
                         fault("pending without tokens");
@@ -139,9 +149,9 @@ impl Source {
         if let Some(block) = children.into_keys().next() {
             faults.push(format!("block {block:x}: it has children and is not there"));
         }
-        let waiting: usize = self.waiting.values().map(hashbrown::HashSet::len).sum();
-        let gauges = [pending, pending, parked, unaligned];
-        if gauges != [self.pending.len(), waiting, self.parked.len(), self.unaligned] {
+        let all_waiting: usize = self.waiting.values().map(hashbrown::HashSet::len).sum();
+        let gauges = [pending, waiting, parked, unaligned];
+        if gauges != [self.pending.len(), all_waiting, self.parked.len(), self.unaligned] {
             faults.push(format!(
                 "counted {gauges:?} pending, waiting, parked, unaligned blocks; the gauges differ"
             ));

@@ -14,8 +14,10 @@ pub enum Link {
     Pending {
         /// The block it waits for.
         parent: u64,
-        /// Its ticket in the pending room.
+        /// Its ticket.
         ticket: u64,
+        /// It waits in the parked room: it came by a store that could not have named its namespace.
+        parked: bool,
     },
     /// It has its content hash, and keeps it for as long as the record is there.
     Bound {

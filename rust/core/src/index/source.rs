@@ -1,12 +1,11 @@
 //! A source: one rank of one worker, and what its engine holds.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::binding::Input;
+use super::binding::{Input, Wait};
 use super::group::{Groups, Kind};
 use super::record::{Link, Namespace, Parked, Record};
 use super::report::Report;
@@ -86,7 +85,7 @@ pub struct Counters {
     /// Batches ignored because their sequence had been applied before.
     pub duplicates: u64,
     /// Events that could not be used, by code.
-    pub skipped: BTreeMap<Cow<'static, str>, u64>,
+    pub skipped: BTreeMap<&'static str, u64>,
 }
 
 impl Counters {
@@ -98,7 +97,7 @@ impl Counters {
         self.removal_misses += report.removal_misses as u64;
         self.dropped += report.dropped as u64;
         for event in &report.skipped {
-            *self.skipped.entry(event.code.into()).or_default() += 1;
+            *self.skipped.entry(event.code).or_default() += 1;
         }
     }
 }
@@ -181,14 +180,18 @@ impl Source {
         if aligned && full && self.geometry.is_none() {
             self.geometry = Some(store.geometry);
         }
-        let carries_namespace = store.parent.is_some() || (full && store.tier == Tier::Gpu);
-        let placeable = aligned && carries_namespace && self.geometry == Some(store.geometry);
+        let placeable = aligned && self.geometry == Some(store.geometry);
         let unaligned = store.units > 0 && !aligned;
-        let mut above = self.above(store);
+        let on_gpu = full && store.tier == Tier::Gpu;
+        if placeable && on_gpu && !self.waiting.is_empty() {
+            store.blocks.iter().for_each(|&block| self.unpend(block));
+        }
+        let mut above = self.above(store, on_gpu);
+        let wait = Wait { parked: !on_gpu, now };
         for (index, &block) in store.blocks.iter().enumerate() {
             let before = self.hold(block, store.tier, group);
             if placeable {
-                above = self.place(tables, block, above, Input::of(store, index), now);
+                above = self.place(tables, block, above, Input::of(store, index), wait);
             }
             self.settle(tables, block, before, unaligned, now);
         }
@@ -243,6 +246,7 @@ impl Source {
             dropped += 1;
         }
         while let Some(block) = self.parked.overdue(parked, now) {
+            self.unpend(block);
             self.drop_loose(block);
             dropped += 1;
         }

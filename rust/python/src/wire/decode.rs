@@ -49,7 +49,7 @@ pub(super) fn decode_batch<'py>(data: &Bound<'py, PyAny>, strict: bool) -> PyRes
 }
 
 /// The bytes of an argument: borrowed from `bytes`, copied from what may change under us.
-fn payload<'a>(data: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
+pub(crate) fn payload<'a>(data: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = data.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }

@@ -1,0 +1,442 @@
+"""The prefix index: which worker holds how much of a prompt.
+
+Engines announce which blocks of the KV cache they hold; the index keeps that picture for all of them and answers, for
+a prompt's token ids, how many leading blocks each worker has, where, and how many of them its engine will reuse.
+
+    >>> from kvevents.events import BlockStored, KVEventBatch
+    >>> index = PrefixIndex(block_size=2)
+    >>> store = BlockStored([11, 12], None, [1, 2, 3, 4], block_size=2, medium="GPU")
+    >>> index.apply("worker-a", KVEventBatch(ts=0.0, events=[store])).stored
+    2
+    >>> [(match.worker, match.total) for match in index.match([1, 2, 3, 4, 5, 6])]
+    [('worker-a', 2)]
+
+A block's identity is the hash of its whole prefix, its adapter, its salt and its images, computed from what events
+say and from the prompt alone. So engines that hash differently, or cut prompts differently, are compared rightly, and
+a block whose identity is not known (its tokens or its salt were never said) is kept but never counts.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+import msgspec
+
+from kvevents._core import index as core
+from kvevents._core.index import ApplyReport, WorkerHandle
+from kvevents.errors import ConfigError
+from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch, StorageMedium
+from kvevents.wire import encode_batch
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = [
+    "ApplyReport",
+    "GroupSpec",
+    "IndexStats",
+    "Matches",
+    "PrefixIndex",
+    "Prompt",
+    "SourceStats",
+    "WorkerHandle",
+    "WorkerMatch",
+]
+
+Tokens: TypeAlias = "Sequence[int] | ReadableBuffer"
+"""Token ids: a list, an array, a numpy integer array or any integer buffer (read without a copy where contiguous)."""
+
+ExtraKeys: TypeAlias = Sequence[Sequence[Any] | None]
+"""What identifies blocks besides their tokens, an entry for each block of the index's size: None, or a list of
+`[image id, offset of the image from the block's start]` in order, then the digest of prompt embeddings, as on vLLM's
+wire but without adapter and salt."""
+
+TIERS: tuple[str, ...] = tuple(medium.value for medium in StorageMedium)
+"""Names of the tiers in every answer, fastest first."""
+
+
+class GroupSpec(msgspec.Struct, frozen=True):
+    """A KV cache group of a hybrid model, for engines that announce groups without saying their kind.
+
+    Attributes:
+        kind: `full_attention`, `sliding_window`, `mamba`; any other counts for nothing.
+        window: of a sliding window, in tokens.
+    """
+
+    kind: str
+    window: int | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt with its namespace, for `PrefixIndex.match_many`; the fields are the arguments of `match`."""
+
+    tokens: Any
+    lora_name: str | None = None
+    lora_id: int | None = None
+    cache_salt: str | None = None
+    extra_keys: ExtraKeys | None = None
+
+
+class WorkerMatch(msgspec.Struct, frozen=True):
+    """How much of a prompt one rank of a worker holds, in blocks of the index's size, always from the first block on.
+
+    Attributes:
+        worker: the worker's id.
+        dp_rank: data-parallel rank; None where the engine does not say.
+        total: leading blocks held, each in any tier.
+        tiers: leading blocks held in that tier alone, for every tier.
+        fastest: of the first `total` blocks, those whose fastest tier is that one; they sum to `total`.
+        usable: leading blocks that the engine will reuse: `total`, or less in a hybrid model whose sliding windows or
+            state checkpoints are not there. An engine always computes a prompt's last token itself, so of n tokens it
+            reports `min(usable, (n - 1) // block_size) * block_size` as cached.
+        state: of the source: what `PrefixIndex.set_state` said last (`live` if nothing), `degraded` while its events
+            contradict its block size.
+    """
+
+    worker: str
+    dp_rank: int | None
+    total: int
+    tiers: dict[str, int]
+    fastest: dict[str, int]
+    usable: int
+    state: str
+
+
+class Matches(Sequence[WorkerMatch]):
+    """Matches of one prompt, best first: most usable blocks, then most of them fastest on the GPU, then by id."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> WorkerMatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Matches": ...
+    def __getitem__(self, index: int | slice) -> "WorkerMatch | Matches":
+        if isinstance(index, slice):
+            return Matches(self._rows[index])
+        return _match(self._rows[index])
+
+    def __iter__(self) -> Iterator[WorkerMatch]:
+        return map(_match, self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # a sequence that compares by value, as a list
+
+    def __repr__(self) -> str:
+        return f"Matches({list(self)})"
+
+
+def _match(row: Any) -> WorkerMatch:
+    worker, dp_rank, total, tiers, fastest, usable, state = row
+    return WorkerMatch(
+        worker,
+        dp_rank,
+        total,
+        dict(zip(TIERS, tiers, strict=True)),
+        dict(zip(TIERS, fastest, strict=True)),
+        usable,
+        state,
+    )
+
+
+class SourceStats(msgspec.Struct, frozen=True):
+    """Figures of one rank of a worker, in blocks of its engine.
+
+    Attributes:
+        worker: the worker's id.
+        dp_rank: data-parallel rank; None where the engine does not say.
+        state: as matches report it.
+        error: what is wrong with it (a contradicted block size), until it is cleared.
+        block_size: tokens (pairs, for bigrams) in a block of its engine; None before the first store.
+        bigram: whether its blocks are made of pairs.
+        tiers: blocks held in each tier, with and without a place.
+        blocks: blocks known, with those that are not held but have held blocks below them.
+        pending: blocks that wait for their parent.
+        parked: held blocks without a place, known by hash only.
+        unaligned: those of the parked blocks that came by stores with more (or fewer) tokens than their blocks cover.
+        last_seq: sequence of the last batch; None where none was given.
+        events: events applied.
+        stored: blocks stored.
+        removed: blocks (copies) removed.
+        cleared: clears.
+        removal_misses: removals of blocks that were not held there.
+        dropped: pending and parked blocks dropped because they were too many or too old.
+        refused: stores refused because they contradict the block size.
+        duplicates: batches ignored because their sequence had been applied before.
+        skipped: events left out, by code.
+    """
+
+    worker: str
+    dp_rank: int | None
+    state: str
+    error: str | None
+    block_size: int | None
+    bigram: bool
+    tiers: dict[str, int]
+    blocks: int
+    pending: int
+    parked: int
+    unaligned: int
+    last_seq: int | None
+    events: int
+    stored: int
+    removed: int
+    cleared: int
+    removal_misses: int
+    dropped: int
+    refused: int
+    duplicates: int
+    skipped: dict[str, int]
+
+
+class IndexStats(msgspec.Struct, frozen=True):
+    """Figures of the index.
+
+    Attributes:
+        blocks: distinct blocks (by content) that anyone holds.
+        memory_bytes: memory in use, estimated.
+        ignored_batches: batches that came for removed workers.
+        workers: ids of all workers.
+        sources: each rank of each worker that has sent something.
+    """
+
+    blocks: int
+    memory_bytes: int
+    ignored_batches: int
+    workers: list[str]
+    sources: list[SourceStats]
+
+
+class PrefixIndex:
+    """Which worker holds how much of a prompt, rebuilt from KV cache events. Thread-safe.
+
+    Any number of threads may read and write at once. Readers see each event whole. The batches of one source (a rank
+    of a worker) must come in order.
+
+    Args:
+        block_size: tokens in a block of the answers; engines may cut differently, and pairs (EAGLE) are understood.
+        keep_tokens: keep the tokens, adapters and salts of blocks, so that `dump_events` can rebuild them.
+        max_pending_blocks: blocks of a source that may wait for their parent; the oldest are dropped.
+        max_pending_age_s: how long a block may wait for its parent, in seconds.
+        max_parked_blocks: held blocks of a source that may be without a place; the oldest are dropped.
+        max_parked_age_s: how long a block may be without a place, in seconds.
+        max_sources: workers times ranks.
+
+    Raises:
+        ConfigError: a setting out of its range.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        keep_tokens: bool = False,
+        max_pending_blocks: int = 65_536,
+        max_pending_age_s: float = 300.0,
+        max_parked_blocks: int = 262_144,
+        max_parked_age_s: float = 3600.0,
+        max_sources: int = 4096,
+    ) -> None:
+        limits = {
+            "max_pending_blocks": max_pending_blocks,
+            "max_parked_blocks": max_parked_blocks,
+            "max_sources": max_sources,
+        }
+        for name, limit in limits.items():
+            if limit < 0:
+                raise ConfigError(f"{name}: expected at least 0, got {limit}")
+        self._core = core.PrefixIndex(
+            block_size,
+            keep_tokens=keep_tokens,
+            max_pending_age_s=max_pending_age_s,
+            max_parked_age_s=max_parked_age_s,
+            **limits,
+        )
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of the answers."""
+        return self._core.block_size
+
+    def add_worker(
+        self,
+        id: str,  # noqa: A002 - the name is contract
+        *,
+        block_size: int | None = None,
+        residency: Literal["counted", "set"] = "counted",
+        groups: Mapping[int, GroupSpec] | None = None,
+    ) -> WorkerHandle:
+        """Add a worker, or get the handle of one that is there.
+
+        Args:
+            id: the worker's id.
+            block_size: its engine's block size (page size); None learns it from the first store. Events that
+                contradict it are not applied and reported loudly.
+            residency: `counted`: each copy on the GPU is counted, as engines announce it; `set`: one removal takes
+                all, for vLLM with `kv_cache_report_mode=full`, which repeats stores that were never new.
+            groups: the KV cache groups of its model by `group_idx`, where the events do not say their kind.
+
+        Raises:
+            ConfigError: a setting out of its range, or other settings than before for a worker that holds blocks.
+            CapacityError: one worker more than `max_sources`.
+        """
+        if residency not in {"counted", "set"}:
+            raise ConfigError(f"residency: expected counted or set, got {residency!r}")
+        specs = None if groups is None else [(index, spec.kind, spec.window) for index, spec in groups.items()]
+        return self._core.add_worker(id, block_size=block_size, counted=residency == "counted", groups=specs)
+
+    def remove_worker(self, id: str) -> bool:  # noqa: A002 - the name is contract
+        """Remove a worker with all its ranks, those seen only in batches too.
+
+        Its handles are dead: what they bring is ignored and counted. Its id comes back only through `add_worker`.
+
+        Returns:
+            Whether it was there.
+        """
+        return self._core.remove_worker(id)
+
+    def clear_worker(self, worker: str, dp_rank: int | None = None) -> None:
+        """Forget what a worker holds, its learned block size and last sequence; of all ranks if `dp_rank` is None."""
+        self._core.clear_worker(worker, dp_rank)
+
+    def set_state(self, worker_id: str, dp_rank: int | None, state: str) -> bool:
+        """Set the state that matches report for a rank; None sets it for all ranks.
+
+        Returns:
+            Whether the worker is there: it is added on first sight, but not if it was removed.
+        """
+        return self._core.set_state(worker_id, dp_rank, state)
+
+    def apply(
+        self,
+        worker: "WorkerHandle | str",
+        data: "ReadableBuffer | KVEventBatch",
+        *,
+        seq: int | None = None,
+        dp_rank: int | None = None,
+    ) -> ApplyReport:
+        """Apply a batch of events.
+
+        Args:
+            worker: a handle, or an id, which is added on first sight with the defaults of `add_worker`.
+            data: the payload as it came, in any dialect, or a batch.
+            seq: its sequence. One that is not above the last one of its rank is a duplicate and ignored, until
+                `clear_worker`.
+            dp_rank: the rank, for engines that do not say it; the rank in the batch beats it. None is not rank 0.
+
+        Raises:
+            WireError: broken bytes; nothing was applied.
+            CapacityError: a source more than `max_sources`; nothing was applied.
+            ConfigError: a handle of another index.
+        """
+        if isinstance(data, KVEventBatch):
+            data = encode_batch(data)
+        return self._core.apply(worker, data, seq=seq, dp_rank=dp_rank)
+
+    def match(
+        self,
+        tokens: Tokens,
+        *,
+        lora_name: str | None = None,
+        lora_id: int | None = None,
+        cache_salt: str | None = None,
+        extra_keys: ExtraKeys | None = None,
+    ) -> Matches:
+        """How much of a prompt each rank of each worker holds: those that hold at least its first block, best first.
+
+        Args:
+            tokens: the prompt's token ids.
+            lora_name: the adapter's name.
+            lora_id: the adapter's number, for engines that announce no name; counts only without `lora_name`.
+            cache_salt: the tenant's salt.
+            extra_keys: images and embeddings of its blocks. For an engine whose block is not a multiple of the
+                index's, nothing is known from the first block with an entry on.
+
+        Raises:
+            ValueError: a token id below 0 or over 2^64-1.
+            TypeError: tokens that are no integers.
+        """
+        extra = None if extra_keys is None else msgspec.msgpack.encode(extra_keys)
+        return Matches(self._core.match(tokens, lora_name, lora_id, cache_salt, extra))
+
+    def match_many(self, prompts: "Iterable[Prompt | Tokens]") -> list[Matches]:
+        """`match` for each of several prompts, given as tokens or (with a namespace) as `Prompt`."""
+        return [Matches(rows) for rows in self._core.match_many([_prompt(prompt) for prompt in prompts])]
+
+    def holdings(self, worker_id: str) -> dict[int | None, dict[str, set[int]]]:
+        """Engine hashes (signed 64-bit) of the blocks a worker holds, by rank and tier; every tier is there.
+
+        Placed or not; of a hybrid model those that its full-attention groups hold. Empty for an unknown worker.
+        """
+        return self._core.holdings(worker_id)
+
+    def dump_events(self, worker: str) -> list[KVEventBatch]:
+        """What a worker holds as the events that would build it, a batch for each rank.
+
+        With `keep_tokens` another index that applies them gives the same answers. Without, the stores name hashes and
+        parents but no tokens: the other index then has the same holdings, but its blocks are parked and count in
+        matches only once events with tokens have bound the same hashes.
+        """
+        now = time.time()
+        return [
+            KVEventBatch(ts=now, events=[_event(is_store, fields) for is_store, fields in events], attn_dp_rank=rank)
+            for rank, events in self._core.dump_events(worker)
+        ]
+
+    def stats(self) -> IndexStats:
+        """Figures for people and metrics; cheap."""
+        return msgspec.convert(self._core.stats(), IndexStats)
+
+    def snapshot(self) -> bytes:
+        """All that is held, consistent, with the last sequence of every source, as bytes for `restore`.
+
+        Without tokens (but for blocks that still wait for their parent), salts, adapters or states.
+        """
+        return self._core.snapshot()
+
+    def restore(self, data: "ReadableBuffer") -> None:
+        """Replace what is held by a snapshot.
+
+        Workers that are there stay, empty where the snapshot has nothing of them, and their handles live on; ids that
+        were removed stay removed.
+
+        Raises:
+            WireError: bytes that are not a snapshot of this version, or damaged; the index is unchanged.
+            CapacityError: more sources than `max_sources`; the index is unchanged.
+        """
+        self._core.restore(data)
+
+    def check_integrity(self) -> None:
+        """Check every invariant from scratch; for tests and doubts. Costs time in the number of blocks.
+
+        Raises:
+            AssertionError: with every fault found.
+        """
+        faults = self._core.faults()
+        if faults:
+            raise AssertionError("; ".join(faults))
+
+
+def _prompt(prompt: Any) -> Any:
+    if not isinstance(prompt, Prompt):
+        return prompt, None, None, None, None
+    extra = None if prompt.extra_keys is None else msgspec.msgpack.encode(prompt.extra_keys)
+    return prompt.tokens, prompt.lora_name, prompt.lora_id, prompt.cache_salt, extra
+
+
+def _event(is_store: bool, fields: dict[str, Any]) -> KVCacheEvent:
+    if not is_store:
+        return BlockRemoved(**fields)
+    if extra_keys := fields.get("extra_keys"):
+        fields["extra_keys"] = [msgspec.msgpack.decode(entry) if entry else None for entry in extra_keys]
+    return BlockStored(**fields)
