@@ -402,6 +402,7 @@ class TestEventRecorder:
         [
             ({"coalesce": "all"}, 'coalesce: expected one of adjacent, off, got "all"'),
             ({"event_format": "x"}, 'event_format: expected one of default, dynamo, got "x"'),
+            ({"lora_names": ["adapter"]}, "lora_names: expected a mapping, got <class 'list'>"),
             ({"page_size": 0}, "page_size: expected at least 1, got 0"),
         ],
     )

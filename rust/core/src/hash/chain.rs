@@ -118,7 +118,8 @@ impl Wrapper {
     }
 }
 
-/// The hashes of consecutive pages of one prompt. Cloning and splitting share the digests.
+/// The hashes of consecutive pages of one prompt. Cloning and splitting share the digests, which live as long as the
+/// last chain that has one of them.
 #[derive(Clone, Debug)]
 pub struct HashChain {
     namespace: Arc<Namespace>,

@@ -2,11 +2,13 @@
 //!
 //! The digest of a page covers the full digest of the page before it and the page's token ids; engines announce its first
 //! eight bytes. A salt seeds the chain; an adapter (or, in the `dynamo` format, any namespace) *wraps* the announced ids.
+//! `sha2` uses SHA-NI where the processor has it, asked at run time; 32-bit ids are hashed where they lie.
 //! Pinned by `tests/golden/test_hashes.py` against streams of SGLang 0.5.23.
 
 use std::borrow::Cow;
 
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
 use crate::tokens::TokenSlice;
 
@@ -141,7 +143,8 @@ fn little_endian_bytes(ids: &[u32]) -> Cow<'_, [u8]> {
     Cow::Owned(ids.iter().flat_map(|id| id.to_le_bytes()).collect())
 }
 
-fn pairs<T: Copy>(ids: &[T]) -> Vec<T> {
+/// Both members of each pair of neighbours; on the stack for pages of up to 64 pairs.
+fn pairs<T: Copy>(ids: &[T]) -> SmallVec<[T; 128]> {
     ids.windows(2).flatten().copied().collect()
 }
 

@@ -57,6 +57,12 @@ impl EventRecorder {
                 "page_size: expected at least 1, got 0".to_owned(),
             ));
         }
+        if let Some(names) = lora_names.as_ref().map(|names| names.bind(py))
+            && !names.hasattr("get")?
+        {
+            let message = format!("lora_names: expected a mapping, got {}", names.get_type());
+            return Err(classes::config_error(py, message));
+        }
         if LATER_LEVELS.contains(&coalesce) {
             let message = format!("coalesce: {coalesce:?} is not available yet; expected one of adjacent, off");
             return Err(classes::config_error(py, message));
