@@ -61,9 +61,10 @@ class TestEncoding:
         [written] = encode_events(BlockStored([1], None, [2], 1), dialect="vllm-array")
         assert len(written) == 12
 
-    def test_tokens_may_be_a_buffer(self) -> None:
-        store = BlockStored([1], None, array("q", [5, 6]), 2)  # type: ignore[arg-type]
-        assert encode_events(store)[0]["token_ids"] == [5, 6]
+    def test_hashes_and_tokens_may_be_buffers(self) -> None:
+        event = store(block_hashes=memoryview(array("q", [-1, 2])), token_ids=array("q", [5, 6]))
+        [written] = encode_events(event)
+        assert (written["block_hashes"], written["token_ids"]) == ([-1, 2], [5, 6])
 
     def test_the_choices_are_named_when_a_dialect_is_unknown(self) -> None:
         with pytest.raises(ConfigError, match='one of sglang, sglang-array, vllm, vllm-array; got "vllm2"'):
@@ -77,11 +78,14 @@ class TestEncoding:
             (store(block_hashes=[b""]), ValueError, r"block_hashes\[0\].* got b''"),
             (store(block_hashes=["a"]), TypeError, r"block_hashes\[0\]: .* got <class 'str'>"),
             (store(block_hashes=5), ValueError, "block_hashes: expected a list of hashes, got 5"),
+            (store(block_hashes="ab"), TypeError, "block_hashes: expected a list of hashes, got <class 'str'>"),
             (store(parent_block_hash=2**64), ValueError, "parent_block_hash"),
-            (store(token_ids=[3, -4]), ValueError, "expected 0 to .* got -4 at position 1"),
+            (store(token_ids=[3, -4]), ValueError, r"token_ids\[1\]: expected a token id from 0 to .* got -4"),
             (store(token_ids=[(1, -2)]), ValueError, r"token_ids\[0\]: expected a pair of token ids"),
             (store(token_ids=[(1, 2), (1, 2, 3)]), ValueError, r"token_ids\[1\]"),
-            (store(token_ids=["a"]), TypeError, "expected integers, got <class 'str'>"),
+            (store(token_ids=[1, (1, 2)]), ValueError, r"token_ids\[1\]: expected a token id from"),
+            (store(token_ids=[(1, 2), 1]), ValueError, r"token_ids\[1\]: expected a pair of token ids"),
+            (store(token_ids=["a"]), TypeError, r"token_ids\[0\]: expected a token id .* got <class 'str'>"),
             (store(block_size=-1), ValueError, "block_size: expected an integer from 0 to"),
             (store(lora_id="a"), TypeError, "lora_id: expected an integer of 64 bits"),
             (store(medium=5), ValueError, "medium: expected a string, got 5"),

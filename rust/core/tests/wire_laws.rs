@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use kvevents_core::wire::{
-    Batch, Dialect, Field, Fields, Limits, NoPlace, Tag, Writer, begin_batch, end_batch, read_batch, write_event,
+    Batch, Dialect, EngineHash, Event, Field, Fields, Limits, NoPlace, Tag, Writer, begin_batch, end_batch, read_batch,
+    write_event,
 };
 use proptest::prelude::*;
 
@@ -43,6 +44,29 @@ fn hash() -> impl Strategy<Value = Vec<u8>> {
         any::<i64>().prop_map(|value| msgpack(|out| out.int(value))),
         prop::collection::vec(any::<u8>(), 1..40).prop_map(|bytes| msgpack(|out| out.bin(&bytes))),
     ]
+}
+
+/// An unsigned integer in any form that holds it, the smallest or not.
+fn any_form(value: u64, choice: prop::sample::Index) -> Vec<u8> {
+    let wide = value.to_be_bytes();
+    let mut forms = vec![msgpack(|out| out.uint(value)), [&[0xcf], &wide[..]].concat()];
+    let sized = [
+        (0xcc, 7, u64::from(u8::MAX)),
+        (0xcd, 6, u64::from(u16::MAX)),
+        (0xce, 4, u64::from(u32::MAX)),
+    ];
+    let signed = [
+        (0xd0, 7, 0x7f),
+        (0xd1, 6, 0x7fff),
+        (0xd2, 4, 0x7fff_ffff),
+        (0xd3, 0, i64::MAX as u64),
+    ];
+    for (marker, start, limit) in sized.into_iter().chain(signed) {
+        if value <= limit {
+            forms.push([&[marker], &wide[start..]].concat());
+        }
+    }
+    choice.get(&forms).clone()
 }
 
 fn array(item: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
@@ -150,6 +174,39 @@ proptest! {
         prop_assert_eq!(&batch.skipped, &[]);
         prop_assert_eq!((batch.events.len(), batch.dp_rank, batch.unread_fields), (events.len(), rank, 0));
         prop_assert_eq!(rewritten(&dialect, &batch), data);
+    }
+
+    #[test]
+    fn the_form_of_an_integer_says_nothing(
+        values in prop::collection::vec((prop_oneof![0..300_000_u64, any::<u64>()], any::<prop::sample::Index>()), 2..40),
+        pairs in any::<bool>(),
+    ) {
+        let values = &values[..values.len() / 2 * 2];
+        let expected: Vec<u64> = values.iter().map(|(value, _)| *value).collect();
+        let forms: Vec<Vec<u8>> = values.iter().map(|(value, choice)| any_form(*value, *choice)).collect();
+        let tokens = msgpack(|out| {
+            out.array(if pairs { forms.len() / 2 } else { forms.len() });
+            for (index, form) in forms.iter().enumerate() {
+                if pairs && index % 2 == 0 {
+                    out.array(2);
+                }
+                out.raw(form);
+            }
+        });
+        let hashes = [msgpack(|out| out.array(forms.len())), forms.concat()].concat();
+        let fields = vec![
+            (Field::BlockHashes, hashes),
+            (Field::ParentBlockHash, forms[0].clone()),
+            (Field::TokenIds, tokens),
+            (Field::BlockSize, forms[1].clone()),
+        ];
+        let data = payload(&Dialect::SGLANG, &[Made { tag: Tag::BlockStored, fields }], None);
+        let batch = read_batch(&data, &Limits::default()).unwrap();
+        let [Event::Stored(stored)] = &batch.events[..] else { panic!("expected one store") };
+        prop_assert_eq!(stored.token_ids.members().collect::<Vec<_>>(), &expected[..]);
+        prop_assert_eq!(stored.block_hashes.iter().map(EngineHash::key).collect::<Vec<_>>(), &expected[..]);
+        prop_assert_eq!(stored.parent_block_hash, Some(EngineHash::Unsigned(expected[0])));
+        prop_assert_eq!(stored.block_size, expected[1]);
     }
 
     #[test]

@@ -4,6 +4,24 @@ use super::error::{Fault, Found, WireError};
 
 pub(crate) const NIL: u8 = 0xc0;
 
+/// The header of an array of two.
+const A_PAIR: u8 = 0x92;
+
+/// Bytes of an unsigned integer by the first of them; 0 where it is something else.
+const UNSIGNED_SIZE: [u8; 256] = {
+    let mut sizes = [0; 256];
+    let mut first = 0;
+    while first < 0x80 {
+        sizes[first] = 1;
+        first += 1;
+    }
+    sizes[0xcc] = 2;
+    sizes[0xcd] = 3;
+    sizes[0xce] = 5;
+    sizes[0xcf] = 9;
+    sizes
+};
+
 type Read<T> = Result<T, WireError>;
 
 /// The header of a value, its length already known to fit what is left where it has a body.
@@ -223,6 +241,57 @@ impl<'a> Cursor<'a> {
     pub(crate) fn wrong_type(&self, field: &'static str, expected: &'static str) -> WireError {
         let found = Found(self.data.get(self.offset).copied().unwrap_or(0xc1));
         Fault::WrongType { field, expected, found }.at(self.offset)
+    }
+
+    /// Pass `count` unsigned integers, or pairs of them, if that is what comes next; else stay. This is what nearly
+    /// all of a payload consists of, so it goes by sizes alone and leaves the words to those who find a fault.
+    pub(crate) fn pass_unsigned(&mut self, count: usize, pairs: bool) -> bool {
+        let mut offset = self.offset;
+        for _ in 0..count {
+            if pairs {
+                if self.data.get(offset) != Some(&A_PAIR) {
+                    return false;
+                }
+                offset += 1;
+            }
+            for _ in 0..=usize::from(pairs) {
+                let size = self
+                    .data
+                    .get(offset)
+                    .map_or(0, |first| UNSIGNED_SIZE[usize::from(*first)]);
+                if size == 0 {
+                    return false;
+                }
+                offset += usize::from(size);
+            }
+        }
+        let fits = offset <= self.data.len();
+        if fits {
+            self.offset = offset;
+        }
+        fits
+    }
+
+    /// An integer from 0 that is known to come next: eight bytes at once and the surplus shifted out where the
+    /// payload is long enough.
+    pub(crate) fn known_unsigned(&mut self) -> u64 {
+        let first = self.data[self.offset];
+        let size = usize::from(UNSIGNED_SIZE[usize::from(first)]);
+        if size == 1 {
+            self.offset += 1;
+            return u64::from(first);
+        }
+        match self.data[self.offset + 1..].first_chunk::<8>() {
+            Some(bytes) if size > 1 => {
+                self.offset += size;
+                u64::from_be_bytes(*bytes) >> (8 * (9 - size))
+            }
+            // Near the end of the payload, or written as a signed integer.
+            _ => match self.header() {
+                Ok(Header::Unsigned(value)) => value,
+                other => unreachable!("the reader let {other:?} pass as an unsigned integer"),
+            },
+        }
     }
 
     /// Pass one value of any type and give its depth: 0 for a scalar, 1 for a flat array. At most `limit` levels

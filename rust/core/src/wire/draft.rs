@@ -3,8 +3,8 @@
 use super::cursor::{Cursor, Header, NIL};
 use super::error::{Fault, WireError};
 use super::event::{Cleared, Event, Metadata, Removed, Stored};
-use super::layout::{Field, Tag};
 use super::limits::Limits;
+use super::names::{Field, Tag};
 use super::read::over_limit;
 use super::values::{EngineHash, ExtraKeys, HashList, Raw, TokenList};
 
@@ -169,6 +169,9 @@ fn tokens<'a>(name: &'static str, cursor: &mut Cursor<'a>) -> Result<TokenList<'
     let length = cursor.array(name, "an array of token ids, or of pairs of them")?;
     let first = cursor.offset();
     let pairs = length > 0 && matches!(cursor.clone().header()?, Header::Array(_));
+    if cursor.pass_unsigned(length, pairs) {
+        return Ok(TokenList::new(cursor.since(first), length, pairs));
+    }
     for _ in 0..length {
         if pairs {
             let start = *cursor;

@@ -1,7 +1,7 @@
 //! Batches and events as they lie in a payload.
 
 use super::error::WireError;
-use super::layout::{Field, Tag};
+use super::names::{Field, Tag};
 use super::values::{EngineHash, ExtraKeys, HashList, Raw, TokenList};
 
 /// Events that an engine published together.

@@ -6,6 +6,7 @@ mod error;
 mod event;
 mod layout;
 mod limits;
+mod names;
 mod read;
 mod units;
 mod values;
@@ -14,8 +15,9 @@ mod writer;
 
 pub use error::{Fault, Found, WireError};
 pub use event::{Batch, Cleared, Event, FieldValue, Metadata, Removed, Skipped, Stored};
-pub use layout::{Dialect, Field, Layout, RANK_KEYS, Shape, TYPE, Tag};
+pub use layout::{Dialect, Layout, Shape};
 pub use limits::Limits;
+pub use names::{Field, RANK_KEYS, TYPE, Tag};
 pub use read::read_batch;
 pub use values::{Elements, EngineHash, ExtraKeys, HashList, Raw, TokenList, Value};
 pub use write::{Fields, NoPlace, begin_batch, end_batch, write_event};

@@ -4,8 +4,9 @@ use super::cursor::{Cursor, Header};
 use super::draft::Draft;
 use super::error::{Fault, WireError};
 use super::event::{Batch, Event, Skipped};
-use super::layout::{AFTER_MEDIUM, Dialect, Layout, RANK_KEYS, TYPE, Tag};
+use super::layout::{AFTER_MEDIUM, Dialect, Layout};
 use super::limits::Limits;
+use super::names::{RANK_KEYS, TYPE, Tag};
 
 /// Read a batch, in any dialect, without copying.
 ///

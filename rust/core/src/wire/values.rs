@@ -230,10 +230,7 @@ impl<'a> TokenList<'a> {
             if pairs && index % 2 == 0 {
                 checked(cursor.header());
             }
-            match checked(cursor.header()) {
-                Header::Unsigned(id) => id,
-                other => unreachable!("the reader let {other:?} pass as a token"),
-            }
+            cursor.known_unsigned()
         })
     }
 

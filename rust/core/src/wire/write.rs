@@ -3,7 +3,8 @@
 use thiserror::Error;
 
 use super::event::{Event, FieldValue, Stored};
-use super::layout::{Dialect, Field, Shape, TYPE, Tag};
+use super::layout::{Dialect, Shape};
+use super::names::{Field, TYPE, Tag};
 use super::writer::Writer;
 
 /// An event as the writer sees it: what it is, which fields it has, how each is written.

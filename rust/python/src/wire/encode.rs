@@ -71,6 +71,13 @@ fn in_event(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
     }
 }
 
+/// The name of a field as Python keeps it.
+fn field_name(py: Python<'_>, field: Field) -> &Bound<'_, PyString> {
+    static NAMES: PyOnceLock<Vec<Py<PyString>>> = PyOnceLock::new();
+    let intern = |field: &Field| PyString::intern(py, field.name()).unbind();
+    NAMES.get_or_init(py, || Field::ALL.iter().map(intern).collect())[field as usize].bind(py)
+}
+
 /// What goes wrong while an event is written.
 struct Failure(PyErr);
 
@@ -99,7 +106,7 @@ impl<'py> PythonEvent<'py> {
             .iter()
             .filter(|field| tag != Tag::BlockStored || **field != Field::Metadata)
         {
-            let value = event.getattr(PyString::intern(py, field.name()))?;
+            let value = event.getattr(field_name(py, *field))?;
             if !value.is_none() {
                 values.push((*field, value));
             }
@@ -261,34 +268,40 @@ fn write_hash(place: impl Fn() -> String, value: &Bound<'_, PyAny>, out: &mut Wr
 }
 
 fn write_hashes(place: impl Fn() -> String, value: &Bound<'_, PyAny>, out: &mut Writer) -> PyResult<()> {
-    if !is_sequence(value) {
+    let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
+    let (false, Ok(length), Ok(hashes)) = (is_text, value.len(), value.try_iter()) else {
         return Err(wrong(&place(), "a list of hashes", value));
-    }
-    out.array(value.len()?);
-    for (index, hash) in value.try_iter()?.enumerate() {
+    };
+    out.array(length);
+    for (index, hash) in hashes.enumerate() {
         write_hash(|| format!("{}[{index}]", place()), &hash?, out)?;
     }
     Ok(())
 }
 
 fn write_tokens(place: impl Fn() -> String, value: &Bound<'_, PyAny>, out: &mut Writer) -> PyResult<()> {
-    let is_pairs = is_sequence(value) && value.get_item(0).is_ok_and(|first| is_sequence(&first));
-    if !is_pairs {
+    if !is_sequence(value) {
         let tokens: TokenArgument = value.extract()?;
         out.tokens(tokens.as_slice());
         return Ok(());
     }
+    let is_pairs = value.get_item(0).is_ok_and(|first| is_sequence(&first));
+    let expected = if is_pairs {
+        "a pair of token ids from 0 to 2^64-1"
+    } else {
+        "a token id from 0 to 2^64-1"
+    };
     out.array(value.len()?);
-    for (index, pair) in value.try_iter()?.enumerate() {
-        let pair = pair?;
-        let ids: [u64; 2] = pair.extract().map_err(|_| {
-            wrong(
-                &format!("{}[{index}]", place()),
-                "a pair of token ids from 0 to 2^64-1",
-                &pair,
-            )
-        })?;
-        out.tokens(TokenSlice::U64(&ids));
+    for (index, element) in value.try_iter()?.enumerate() {
+        let element = element?;
+        let written = if is_pairs {
+            element
+                .extract::<[u64; 2]>()
+                .map(|pair| out.tokens(TokenSlice::U64(&pair)))
+        } else {
+            element.extract().map(|id| out.uint(id))
+        };
+        written.map_err(|_| wrong(&format!("{}[{index}]", place()), expected, &element))?;
     }
     Ok(())
 }
