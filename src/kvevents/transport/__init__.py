@@ -3,12 +3,23 @@
 from kvevents.transport.discovery import discover
 from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
 from kvevents.transport.publisher import PublisherStats, ZmqPublisher
+from kvevents.transport.settings import DeliverySettings
+from kvevents.transport.sink import EventSink
 from kvevents.transport.source import Source, rank_sources
+from kvevents.transport.state import Reason, SourceCounters, SourceState, State
+from kvevents.transport.subscriber import Subscriber
 
 __all__ = [
+    "DeliverySettings",
     "Endpoint",
+    "EventSink",
     "PublisherStats",
+    "Reason",
     "Source",
+    "SourceCounters",
+    "SourceState",
+    "State",
+    "Subscriber",
     "ZmqPublisher",
     "binds",
     "discover",

@@ -11,7 +11,7 @@ from kvevents.errors import ConfigError, TransportError
 from kvevents.events import KVEventBatch
 from kvevents.transport.endpoints import binds, rank_endpoint
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
-from kvevents.transport.sockets import ZmqSocket, bind_socket, connect_socket, context_for
+from kvevents.transport.sockets import ZmqSocket, bind_socket, connect_socket, context_of, new_context
 from kvevents.transport.wakeup import Wakeup
 from kvevents.wire import Dialect, encode_batch
 
@@ -107,8 +107,8 @@ class ZmqPublisher:
         self._published = self._published_bytes = self._dropped = 0
         self._replayed = self._replay_requests = self._malformed_requests = 0
 
-        self._context, self._owns_context = context_for([live] if replay is None else [live, replay])
-        self._pub = self._context.socket(zmq.PUB)
+        self._context = new_context()
+        self._pub = context_of(live, self._context).socket(zmq.PUB)
         self._router: ZmqSocket | None = None
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
@@ -117,7 +117,7 @@ class ZmqPublisher:
             self.endpoint = open_live(self._pub, live)
             self.replay_endpoint: str | None = None
             if replay is not None:
-                self._router = self._context.socket(zmq.ROUTER)
+                self._router = context_of(replay, self._context).socket(zmq.ROUTER)
                 # ROUTER drops what does not fit; half of the mark is free at any rate once a consumer has read.
                 self._router.setsockopt(zmq.SNDHWM, 2 * (buffer_steps + 1))
                 self._router.setsockopt(zmq.LINGER, int(linger_s * 1000))
@@ -246,5 +246,4 @@ class ZmqPublisher:
         self._pub.close(linger)
         if self._router is not None:
             self._router.close(linger)
-        if self._owns_context:
-            self._context.term()
+        self._context.term()

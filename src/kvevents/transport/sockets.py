@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import zmq
@@ -17,17 +16,16 @@ ZmqSocket: TypeAlias = zmq.Socket[bytes]
 _MAX_SOCKETS = 65_536
 
 
-def context_for(endpoints: Iterable[str]) -> tuple[ZmqContext, bool]:
-    """A context for sockets with these endpoints, and whether it is the caller's to end with `term`.
-
-    It is one of its own with room for many sources, except where inproc is used: such sockets meet in one
-    context only, so they share that of the process.
-    """
-    if any(Endpoint.parse(endpoint).transport == "inproc" for endpoint in endpoints):
-        return zmq.Context.instance(), False
+def new_context() -> ZmqContext:
+    """A context with room for many sources; who made it ends it with `term`."""
     context = zmq.Context[zmq.Socket[bytes]]()
     context.set(zmq.MAX_SOCKETS, min(_MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT)))
-    return context, True
+    return context
+
+
+def context_of(endpoint: str, own: ZmqContext) -> ZmqContext:
+    """The context for a socket at `endpoint`: `own`, or for inproc, where both sides must share one, the process's."""
+    return zmq.Context.instance() if Endpoint.parse(endpoint).transport == "inproc" else own
 
 
 def bind_socket(sock: ZmqSocket, endpoint: str) -> str:

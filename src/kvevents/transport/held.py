@@ -1,0 +1,117 @@
+"""What the sequencing remembers: recent batches by their bytes, and batches that have to wait."""
+
+from collections.abc import Iterator
+
+
+def _digest(payload: bytes) -> int:
+    # Keyed SipHash, different in every process: digests are compared, never kept or sent.
+    return hash(payload)
+
+
+class RecentBatches:
+    """Digests of the last `size` batches by sequence number, and of number 0 as long as it counts."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._digests: dict[int, int] = {}
+        self._first: int | None = None
+
+    def add(self, sequence: int, payload: bytes) -> None:
+        """Remembers a batch; the oldest is forgotten when there are too many."""
+        digest = _digest(payload)
+        if sequence == 0:
+            self._first = digest
+        self._digests[sequence] = digest
+        if len(self._digests) > self._size:
+            del self._digests[next(iter(self._digests))]
+
+    def same(self, sequence: int, payload: bytes) -> bool | None:
+        """Whether `sequence` had these bytes; None if that is not known."""
+        known = self._first if sequence == 0 else self._digests.get(sequence)
+        return None if known is None else known == _digest(payload)
+
+    def covers(self, sequence: int) -> bool:
+        """Whether `sequence` lies in the range that is remembered (it may have been skipped there)."""
+        return bool(self._digests) and sequence >= next(iter(self._digests))
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._digests.clear()
+        self._first = None
+
+
+class HeldBatches:
+    """Batches that wait for earlier ones, bounded by number and bytes; one is kept at any rate.
+
+    Attributes:
+        cut: the lowest number that there was no room for; from it on nothing is kept before `reopen`, so
+            that what is kept has no holes of its own making.
+    """
+
+    def __init__(self, max_batches: int, max_bytes: int) -> None:
+        self.cut: int | None = None
+        self._max_batches = max_batches
+        self._max_bytes = max_bytes
+        self._payloads: dict[int, bytes] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._payloads
+
+    def __iter__(self) -> Iterator[int]:
+        """Sequence numbers, ascending; the collection may change meanwhile."""
+        return iter(sorted(self._payloads))
+
+    def __getitem__(self, sequence: int) -> bytes:
+        return self._payloads[sequence]
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that is held."""
+        return min(self._payloads, default=None)
+
+    @property
+    def highest(self) -> int | None:
+        """The highest number that is held."""
+        return max(self._payloads, default=None)
+
+    def add(self, sequence: int, payload: bytes) -> int:
+        """Keeps a batch in place of an earlier one with its number; the highest make room for it.
+
+        Returns:
+            How many there was no room for; the new one may be among them.
+        """
+        self.pop(sequence)
+        if self.cut is not None and sequence >= self.cut:
+            return 1
+        self._payloads[sequence] = payload
+        self._bytes += len(payload)
+        let_go = 0
+        if len(self._payloads) > self._max_batches or self._bytes > self._max_bytes:
+            ascending = sorted(self._payloads)
+            # Some more than needed, so that the next one does not sort again.
+            room, room_bytes = self._max_batches * 7 // 8, self._max_bytes * 7 // 8
+            while len(ascending) > 1 and (len(ascending) > room or self._bytes > room_bytes):
+                self.cut = ascending.pop()
+                self.pop(self.cut)
+                let_go += 1
+        return let_go
+
+    def reopen(self) -> None:
+        """Takes any number again."""
+        self.cut = None
+
+    def pop(self, sequence: int) -> bytes | None:
+        """Takes a batch out; None if it is not held."""
+        payload = self._payloads.pop(sequence, None)
+        self._bytes -= len(payload or b"")
+        return payload
+
+    def clear(self) -> None:
+        """Lets go of everything, and takes any number again."""
+        self.cut = None
+        self._payloads.clear()
+        self._bytes = 0

@@ -1,0 +1,300 @@
+"""The sockets of one source, and what goes through them."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from kvevents.errors import WireError
+from kvevents.transport.endpoints import Endpoint
+from kvevents.transport.frames import Message, read_live
+from kvevents.transport.picture import Verdict
+from kvevents.transport.poll_loop import PollLoop
+from kvevents.transport.replay import ReplayClient
+from kvevents.transport.sequence import SequenceTracker
+from kvevents.transport.settings import DeliverySettings
+from kvevents.transport.sink import EventSink, judge
+from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, context_of
+from kvevents.transport.source import Source
+from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
+
+_log = logging.getLogger(__name__)
+
+_MESSAGES_A_TURN = 256
+_RECONNECT_MS = 100
+_RECONNECT_MAX_MS = 2_000
+_REVIVE_S = 0.5
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | _HANDSHAKE_FAILED
+
+
+class SourceLink:
+    """Connects one source to the sink: a SUB socket with its monitor, a replay client, and the tracker between.
+
+    Made by any thread; `start` and everything after it but `state` belong to the loop's thread.
+
+    Args:
+        source: what to connect.
+        sink: takes the batches.
+        loop: watches the sockets.
+        context: for every transport but inproc.
+        settings: times and limits.
+        on_change: called after each change of state.
+
+    Attributes:
+        source: as given.
+        endpoint: the live address in use.
+
+    Raises:
+        TransportError: the live socket cannot be opened.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        sink: EventSink,
+        *,
+        loop: PollLoop,
+        context: ZmqContext,
+        settings: DeliverySettings,
+        on_change: Callable[["SourceLink"], None],
+    ) -> None:
+        self.source = source
+        self._sink = sink
+        self._loop = loop
+        self._context = context
+        self._settings = settings
+        self._count = SourceCounters()
+        action = "listening at" if source.bind else "connecting to"
+        self._machine = StateMachine(self._count, lambda: on_change(self), f"{action} {source.endpoint}")
+        self._tracker = SequenceTracker(
+            self,
+            self._machine,
+            self._count,
+            has_replay=source.replay_endpoint is not None,
+            topic=source.topic.encode(),
+            settings=settings,
+            clock=time.monotonic,
+        )
+        self._replay: ReplayClient | None = None
+        if source.replay_endpoint is not None:
+            self._replay = ReplayClient(
+                source.replay_endpoint,
+                loop=loop,
+                open_socket=self._open,
+                on_reply=self._take_reply,
+                on_malformed=self._count_malformed,
+                guard=self._guard,
+            )
+        self._revive_at: float | None = None
+        self._last_event = 0
+        self._peers = 0
+        self._failed_handshakes = 0
+        self._has_logged = False
+        self._ranks: set[int | None] = {source.dp_rank}
+        self._is_untouched = True  # the sink got nothing from this link, or was cleared since
+        self._monitor: ZmqSocket | None = None
+        self._sub = self._open(source.endpoint, zmq.SUB)
+        try:
+            self._sub.setsockopt(zmq.RCVHWM, settings.receive_hwm)
+            self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
+            if Endpoint.parse(source.endpoint).transport != "inproc":  # which has no connections to watch
+                self._monitor = self._sub.get_monitor_socket(_WATCHED)
+            open_live = bind_socket if source.bind else connect_socket
+            self.endpoint = open_live(self._sub, source.endpoint)
+        except BaseException:
+            self._close_sockets()
+            raise
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self._loop.register(self._sub, self._guard(self._read_live))
+        if self._monitor is not None:
+            self._loop.register(self._monitor, self._guard(self._read_monitor))
+        else:
+            self._guard(self._tracker.connected)()
+
+    def deadline(self) -> float | None:
+        """When `tick` will have something to do, monotonic seconds."""
+        deadline = self._tracker.deadline()
+        if self._revive_at is None or deadline is None:
+            return deadline if self._revive_at is None else self._revive_at
+        return min(deadline, self._revive_at)
+
+    def tick(self) -> None:
+        """Ends a request that took too long, probes when it is time, connects again where ZMQ does not."""
+        if self._revive_at is not None and time.monotonic() >= self._revive_at:
+            self._guard(self._revive)()
+        self._guard(self._tracker.tick)()
+
+    def state(self) -> SourceState:
+        """What is known about the source; any thread may ask."""
+        return self._machine.snapshot(self._tracker.last_sequence)
+
+    def close(self, *, forget: bool) -> None:
+        """Closes the sockets; with `forget` the sink drops what the source holds."""
+        self._close_sockets()
+        if forget:
+            self.clear()
+
+    # Effects of the tracker.
+
+    def apply(self, sequence: int, payload: bytes, /) -> Verdict:
+        """Hands a batch to the sink."""
+        try:
+            report = self._apply(sequence, payload)
+            if self._is_untouched and getattr(report, "ignored", None) == "duplicate":
+                self.clear()  # the sink remembers an earlier life of this source
+                report = self._apply(sequence, payload)
+        except WireError as error:
+            self._count.refused += 1
+            return Verdict(Fault(Reason.BATCH_REFUSED, f"batch {sequence} is broken: {error}", mendable=False))
+        except Exception as error:
+            self._note_failure(error, f"batch {sequence} could not be applied")
+            detail = f"batch {sequence} could not be applied: {type(error).__name__}: {error}"
+            return Verdict(Fault(Reason.SINK_FAILED, detail, mendable=False))
+        self._is_untouched = False
+        rank: object = getattr(report, "dp_rank", None)
+        if isinstance(rank, int):
+            self._ranks.add(rank)
+        verdict = judge(report, sequence, payload)
+        self._count.skipped += verdict.fault is not None
+        return verdict
+
+    def clear(self) -> None:
+        """Drops what the source holds, also under ranks that only its batches named."""
+        for rank in [None] if self.source.dp_rank is None else self._ranks:
+            try:
+                self._sink.clear_worker(self.source.worker_id, rank)
+            except Exception as error:
+                self._note_failure(error, "what it held could not be cleared")
+        self._is_untouched = True
+
+    def ask(self, start: int, /) -> None:
+        """Sends a replay request."""
+        assert self._replay is not None
+        self._replay.ask(start)
+
+    def _apply(self, sequence: int, payload: bytes) -> object:
+        return self._sink.apply(self.source.worker_id, payload, seq=sequence, dp_rank=self.source.dp_rank)
+
+    # Sockets.
+
+    def _open(self, endpoint: str, kind: int) -> ZmqSocket:
+        settings = self._settings
+        socket = context_of(endpoint, self._context).socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, int(settings.heartbeat_s * 1000))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(settings.heartbeat_s * 3000))
+        return socket
+
+    def _close_sockets(self) -> None:
+        if self._replay is not None:
+            self._replay.close()
+        if self._monitor is not None:
+            self._loop.unregister(self._monitor)
+            self._sub.disable_monitor()
+            self._monitor.close(0)
+            self._monitor = None
+        self._loop.unregister(self._sub)
+        self._sub.close(0)
+
+    def _read_live(self) -> None:
+        arrived = []
+        for _ in range(_MESSAGES_A_TURN):
+            try:
+                arrived.append(self._sub.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+        self._read_monitor()  # a reconnect that precedes any of these messages is known by now
+        for frames in arrived:
+            try:
+                message = read_live(frames)
+            except WireError:
+                self._count_malformed()
+            else:
+                self._tracker.live(message)
+
+    def _read_monitor(self) -> None:
+        while self._monitor is not None:
+            try:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                return
+            self._note_connection(event)
+
+    def _note_connection(self, event: int) -> None:
+        if event & _HANDSHAKE_FAILED:
+            self._failed_handshakes += 1
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._revive_at = None
+            self._peers += 1
+            self._tracker.connected()
+        elif event == zmq.EVENT_CONNECT_RETRIED:
+            self._revive_at = None
+            if self._last_event != zmq.EVENT_DISCONNECTED:
+                self._explain_connecting("nothing answers")
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._revive_at = time.monotonic() + _REVIVE_S
+            if self._failed_handshakes or not self._peers:
+                self._failed_handshakes = max(0, self._failed_handshakes - 1)
+                self._explain_connecting("what answers is no ZMQ publisher")
+            else:
+                self._peers -= 1
+                if not self._peers:
+                    self._tracker.disconnected()
+
+        self._last_event = event
+
+    def _explain_connecting(self, problem: str) -> None:
+        if self._machine.state is State.CONNECTING:
+            self._machine.move(State.CONNECTING, Reason.NOT_REACHED, f"{problem} at {self.source.endpoint}")
+
+    def _revive(self) -> None:
+        """Connects anew: ZMQ gives up for good on a peer that broke the protocol, or sent too long a message."""
+        self._revive_at = None
+        if not self.source.bind:
+            with contextlib.suppress(zmq.ZMQError):  # it is gone already
+                self._sub.disconnect(self.endpoint)
+            connect_socket(self._sub, self.source.endpoint)
+
+    def _take_reply(self, reply: Message | None) -> None:
+        if reply is None:
+            self._tracker.end()
+        else:
+            self._tracker.reply(reply)
+
+    def _count_malformed(self) -> None:
+        self._count.malformed += 1
+
+    # Failures.
+
+    def _note_failure(self, error: Exception, what: str) -> None:
+        self._count.failed += 1
+        if not self._has_logged:
+            self._has_logged = True
+            _log.error("%s: %s; later failures are only counted", self.source, what, exc_info=error)
+
+    def _guard(self, call: Callable[[], None]) -> Callable[[], None]:
+        """The call, after whose failure this source is given up and the others go on."""
+
+        def guarded() -> None:
+            try:
+                call()
+            except Exception as error:
+                self._note_failure(error, "given up after an internal error")
+                self._close_sockets()
+                self._revive_at = None
+                self._tracker.disconnected()
+                detail = f"given up: {type(error).__name__}: {error}; remove and add the source to try again"
+                self._machine.move(State.LOST, Reason.INTERNAL_ERROR, detail)
+
+        return guarded

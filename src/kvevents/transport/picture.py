@@ -1,0 +1,96 @@
+"""What has been applied of one source, and why that may not be all."""
+
+from typing import NamedTuple, Protocol
+
+from kvevents.transport.held import RecentBatches
+from kvevents.transport.state import Fault, Reason, SourceCounters
+
+
+class Verdict(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        fault: what could not be applied; None if everything was.
+        cleared: the batch emptied the source, so that nothing from before it is missing any more.
+    """
+
+    fault: Fault | None = None
+    cleared: bool = False
+
+
+class Effects(Protocol):
+    """What the sequencing does to the world; none of it raises."""
+
+    def apply(self, sequence: int, payload: bytes, /) -> Verdict:
+        """Hands one batch on."""
+
+    def clear(self) -> None:
+        """Drops everything that the source holds."""
+
+    def ask(self, start: int, /) -> None:
+        """Asks the replay socket from `start` on; answers to earlier requests no longer count."""
+
+
+class Picture:
+    """The batches of one incarnation that were applied, each once and in order.
+
+    Attributes:
+        last: the last sequence number applied; None before the first.
+        fault: why the picture is incomplete; None if nothing is known to be missing.
+    """
+
+    def __init__(self, effects: Effects, counters: SourceCounters, window: int) -> None:
+        self.last: int | None = None
+        self.fault: Fault | None = None
+        self._effects = effects
+        self._count = counters
+        self._recent = RecentBatches(window)
+
+    @property
+    def next(self) -> int:
+        """The number that continues the picture."""
+        return 0 if self.last is None else self.last + 1
+
+    def take(self, sequence: int, payload: bytes, *, replayed: bool) -> None:
+        """Applies a batch; everything between the last one and it counts as given up."""
+        self.last = sequence
+        self._recent.add(sequence, payload)
+        self._count.applied += 1
+        self._count.replayed += replayed
+        verdict = self._effects.apply(sequence, payload)
+        if verdict.cleared:
+            self.fault = None
+        if verdict.fault is not None:
+            self.blame(verdict.fault)
+
+    def forget(self) -> None:
+        """Begins anew, with nothing held: the next batch comes from another incarnation or from a full replay."""
+        self._count.clears += 1
+        self._effects.clear()
+        self.last = self.fault = None
+        self._recent.clear()
+
+    def blame(self, fault: Fault) -> None:
+        """Notes why the picture is incomplete; the first reason stays, for it is the root of later ones."""
+        if self.fault is None:
+            self.fault = fault
+        elif not fault.mendable:
+            self.fault = self.fault._replace(mendable=False)
+
+    def same(self, sequence: int, payload: bytes) -> bool | None:
+        """Whether the batch applied under `sequence` had these bytes; None if that is not remembered."""
+        return self._recent.same(sequence, payload)
+
+    def skipped(self, sequence: int) -> bool:
+        """Whether `sequence`, of which no bytes are remembered, is recent enough to have been given up."""
+        return sequence > 0 and self._recent.covers(sequence)
+
+
+def starts_late(first: int, asked: int) -> Fault:
+    """The replay buffer begins at `first`, above what was asked for."""
+    return Fault(
+        Reason.REPLAY_STARTS_LATE,
+        f"asked from sequence {asked}, the replay buffer starts at {first}: earlier blocks are unknown;"
+        " a larger buffer_steps in the engine helps",
+        mendable=False,
+    )

@@ -1,0 +1,58 @@
+"""Where a subscriber takes the batches: anything like an index."""
+
+from typing import Any, Protocol
+
+from kvevents.errors import WireError
+from kvevents.events import AllBlocksCleared
+from kvevents.transport.picture import Verdict
+from kvevents.transport.state import Fault, Reason
+from kvevents.wire import decode_batch
+
+_CLEAR_TAG = b"AllBlocksCleared"
+_HARMLESS_SKIP = "unknown-tag"
+
+
+class EventSink(Protocol):
+    """Takes batches, always from one thread at a time per subscriber. `PrefixIndex` is one."""
+
+    def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> object:
+        """Takes one encoded batch; of one source they come in order, each once.
+
+        `WireError` refuses a broken batch. What is returned may be a report as the index gives it: its
+        `skipped` events, `dropped` blocks and `error` then count against the source.
+        """
+
+    def clear_worker(self, worker: str, dp_rank: int | None = None) -> object:
+        """Drops what a rank of a worker holds; None: all of its ranks."""
+
+
+def read_report(report: object, sequence: int) -> Fault | None:
+    """What a batch's report says against the picture: an index that left something out is not complete."""
+    ignored: object = getattr(report, "ignored", None)
+    if ignored is not None:
+        return Fault(Reason.BATCH_IGNORED, f"batch {sequence} was not applied: {ignored}", mendable=False)
+    error: object = getattr(report, "error", None)
+    if error is not None:
+        return Fault(Reason.SETTING_CONTRADICTED, f"batch {sequence}: {error}", mendable=False)
+    dropped: object = getattr(report, "dropped", 0)
+    if isinstance(dropped, int) and dropped > 0:
+        detail = f"batch {sequence}: {dropped} blocks that waited for their parent or place were dropped"
+        return Fault(Reason.BLOCKS_DROPPED, detail, mendable=False)
+    skipped: Any = getattr(report, "skipped", ())
+    for event in skipped if isinstance(skipped, list | tuple) else ():
+        if event.code != _HARMLESS_SKIP:
+            detail = f"batch {sequence}: an event was skipped ({event.code} at byte {event.offset}: {event.reason})"
+            return Fault(Reason.EVENT_SKIPPED, detail, mendable=False)
+    return None
+
+
+def judge(report: object, sequence: int, payload: bytes) -> Verdict:
+    """What became of a batch that the sink took."""
+    return Verdict(read_report(report, sequence), _CLEAR_TAG in payload and _clears(payload))
+
+
+def _clears(payload: bytes) -> bool:
+    try:
+        return any(isinstance(event, AllBlocksCleared) for event in decode_batch(payload, strict=False).events)
+    except WireError:
+        return False  # for sinks that take anything

@@ -1,0 +1,166 @@
+"""What is known about a source: its state, why, since when, and what was counted on the way."""
+
+import enum
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+
+class State(enum.StrEnum):
+    """How far the picture of a source can be trusted.
+
+    `connecting`: never reached so far. `recovering`: reached, the picture is being completed.
+    `live`: known to be complete. `degraded`: known or suspected to be incomplete. `lost`: was reached,
+    is not now.
+    """
+
+    CONNECTING = "connecting"
+    RECOVERING = "recovering"
+    LIVE = "live"
+    DEGRADED = "degraded"
+    LOST = "lost"
+
+
+class Reason(enum.StrEnum):
+    """Stable names of why a source is in its state."""
+
+    NOT_REACHED = "not-reached"
+    CONNECTION_LOST = "connection-lost"
+    COMPLETE = "complete"
+    FIRST_REPLAY = "first-replay"
+    FIRST_BATCH_AWAITED = "first-batch-awaited"
+    LATE_JOIN = "late-join"
+    GAP = "gap"
+    RECONNECTED = "reconnected"
+    RESTARTED = "restarted"
+    OLD_SEQUENCE = "old-sequence"
+    IDLE = "idle"
+    MENDING = "mending"
+    REPLAY_STARTS_LATE = "replay-starts-late"
+    REPLAY_SILENT = "replay-silent"
+    REPLAY_MISMATCH = "replay-mismatch"
+    BATCH_MISSING = "batch-missing"
+    BATCH_REFUSED = "batch-refused"
+    BATCH_IGNORED = "batch-ignored"
+    EVENT_SKIPPED = "event-skipped"
+    BLOCKS_DROPPED = "blocks-dropped"
+    SETTING_CONTRADICTED = "setting-contradicted"
+    SINK_FAILED = "sink-failed"
+    TOPIC_MISMATCH = "topic-mismatch"
+    NOTHING_LIVE = "nothing-live"
+    INTERNAL_ERROR = "internal-error"
+
+
+class Fault(NamedTuple):
+    """Why a picture is incomplete.
+
+    Attributes:
+        reason: its name.
+        detail: what was seen and what would help, for people.
+        mendable: whether asking for everything from sequence 0 may complete the picture.
+    """
+
+    reason: Reason
+    detail: str
+    mendable: bool
+
+
+class SourceCounters(msgspec.Struct):
+    """What one source brought and what became of it; all counts since the source was added.
+
+    Attributes:
+        received: live messages.
+        received_bytes: their payloads.
+        applied: batches handed to the sink, each sequence number once.
+        replayed: those of them that came through the replay socket.
+        duplicates: batches that were known already.
+        late: batches that came after their number had been given up.
+        gaps: times a number was skipped in the live stream.
+        missing: numbers given up for lost.
+        restarts: new incarnations of the engine.
+        clears: times everything held for the source was dropped.
+        reconnects: connections after the first.
+        requests: replay requests.
+        probes: those of them that only asked whether something was lost.
+        timeouts: replay requests without a (complete) answer.
+        found_by_probe: batches that only a probe brought to light.
+        refused: batches that were broken.
+        skipped: batches of which something could not be used.
+        failed: batches whose application failed for a reason of the sink's own.
+        malformed: messages with wrong frames.
+        held_dropped: batches beyond the hold limits during a replay; asked for again.
+        transitions: moves, as `from>to:reason`.
+    """
+
+    received: int = 0
+    received_bytes: int = 0
+    applied: int = 0
+    replayed: int = 0
+    duplicates: int = 0
+    late: int = 0
+    gaps: int = 0
+    missing: int = 0
+    restarts: int = 0
+    clears: int = 0
+    reconnects: int = 0
+    requests: int = 0
+    probes: int = 0
+    timeouts: int = 0
+    found_by_probe: int = 0
+    refused: int = 0
+    skipped: int = 0
+    failed: int = 0
+    malformed: int = 0
+    held_dropped: int = 0
+    transitions: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class SourceState(msgspec.Struct, frozen=True):
+    """What is known about one source at one moment.
+
+    Attributes:
+        state: how far its picture can be trusted.
+        reason: why, for people.
+        since: when it came into this state, unix seconds.
+        counters: a copy of its counts.
+        code: why, as a stable name.
+        last_sequence: the last number applied; None if there was none.
+    """
+
+    state: State
+    reason: str
+    since: float
+    counters: SourceCounters
+    code: Reason
+    last_sequence: int | None = None
+
+
+class StateMachine:
+    """Holds the state of one source; every change goes through `move`, which counts it."""
+
+    def __init__(self, counters: SourceCounters, on_change: Callable[[], None], detail: str) -> None:
+        self.state = State.CONNECTING
+        self.code = Reason.NOT_REACHED
+        self.detail = detail
+        self.since = time.time()
+        self._counters = counters
+        self._on_change = on_change
+
+    def move(self, state: State, code: Reason, detail: str) -> None:
+        """Enters `state` because of `code`; being there for that reason already changes nothing."""
+        self.detail = detail
+        if (state, code) == (self.state, self.code):
+            return
+        transition = f"{self.state}>{state}:{code}"
+        self._counters.transitions[transition] = self._counters.transitions.get(transition, 0) + 1
+        if state != self.state:
+            self.since = time.time()
+        self.state, self.code = state, code
+        self._on_change()
+
+    def snapshot(self, last_sequence: int | None) -> SourceState:
+        """The state now, with a copy of the counters."""
+        counters = msgspec.structs.replace(self._counters, transitions=self._counters.transitions.copy())
+        return SourceState(self.state, self.detail, self.since, counters, self.code, last_sequence)
