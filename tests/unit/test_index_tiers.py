@@ -104,6 +104,13 @@ class TestStoresWithoutTokens:
         assert fleet.total() == 0, "the oldest was dropped"
         assert fleet.index.stats().sources[0].dropped == 1
 
+    def test_parked_blocks_are_bounded_by_age(self) -> None:
+        fleet = Fleet(max_parked_age_s=0.0)
+        fleet.apply(bare(A, medium="CPU"), store(B, C, tokens=PROMPT[2:6], medium="CPU"))
+        report = fleet.apply()
+        assert (report.parked, report.dropped) == (0, 3)
+        assert fleet.index.stats().sources[0].blocks == 0
+
 
 class TestResidency:
     def test_gpu_copies_are_counted(self, fleet: Fleet) -> None:

@@ -191,7 +191,14 @@ impl Source {
         self.room(parked).leave(ticket);
         self.stop_waiting(block, parent);
         self.record(parent).children -= 1;
-        self.release(parent);
+        self.loosened.push(parent);
+    }
+
+    /// At the end of an event: let go what others stopped to wait for.
+    pub(super) fn release_loosened(&mut self) {
+        while let Some(parent) = self.loosened.pop() {
+            self.release(parent);
+        }
     }
 
     fn room(&mut self, parked: bool) -> &mut Room {
@@ -208,11 +215,13 @@ impl Source {
         }
     }
 
-    /// Drop a loose block though it is held.
-    pub(super) fn drop_loose(&mut self, block: u64) {
+    /// Drop a pending or parked block though it is held.
+    pub(super) fn drop(&mut self, block: u64) {
+        self.unpend(block);
         self.unpark(block);
         self.change(block, Residency::clear);
         self.release(block);
+        self.release_loosened();
     }
 
     /// Let a record go if nothing needs it, then the one it hung on, and so on upwards.

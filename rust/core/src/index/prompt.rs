@@ -76,10 +76,13 @@ impl<'a> Prompt<'a> {
         }
         let (size, index_block) = (geometry.block_size as usize, index_block as usize);
         if size.is_multiple_of(index_block) {
-            let merged = self
-                .extra
-                .chunks(size / index_block)
-                .map(|entries| merge(entries, index_block));
+            let merged = self.extra.chunks(size / index_block).map(|entries| {
+                if size == index_block {
+                    Some(entries[0].clone())
+                } else {
+                    merge(entries, index_block)
+                }
+            });
             let extra: Vec<_> = merged.map_while(|items| items.map(|items| canonical(&items))).collect();
             let whole = extra.len() == self.extra.len().div_ceil(size / index_block);
             let blocks = if whole { usize::MAX } else { extra.len() };
@@ -118,9 +121,6 @@ impl Item {
 
 /// The items of a block made of several index blocks; None where that cannot be said.
 fn merge(entries: &[Vec<Item>], index_block: usize) -> Option<Vec<Item>> {
-    if let [items] = entries {
-        return Some(items.clone());
-    }
     let mut images: Vec<(i64, Vec<u8>)> = Vec::new();
     for (place, items) in entries.iter().enumerate() {
         for item in items {

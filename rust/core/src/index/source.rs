@@ -134,6 +134,8 @@ pub struct Source {
     pub pending: Room,
     /// Held blocks without a place.
     pub parked: Room,
+    /// Blocks that others stopped to wait for: looked at when the event is done.
+    pub loosened: Vec<u64>,
     /// Parked blocks that came by unaligned stores.
     pub unaligned: usize,
     /// Blocks that a full-attention group holds, by tier.
@@ -158,6 +160,7 @@ impl Source {
             waiting: HashMap::new(),
             pending: Room::default(),
             parked: Room::default(),
+            loosened: Vec::new(),
             unaligned: 0,
             held: [0; 4],
             counters: Counters::default(),
@@ -195,6 +198,7 @@ impl Source {
             }
             self.settle(tables, block, before, unaligned, now);
         }
+        self.release_loosened();
         Ok(())
     }
 
@@ -241,13 +245,11 @@ impl Source {
     pub fn expire(&mut self, pending: Bounds, parked: Bounds, now: Duration) -> usize {
         let mut dropped = 0;
         while let Some(block) = self.pending.overdue(pending, now) {
-            self.unpend(block);
-            self.drop_loose(block);
+            self.drop(block);
             dropped += 1;
         }
         while let Some(block) = self.parked.overdue(parked, now) {
-            self.unpend(block);
-            self.drop_loose(block);
+            self.drop(block);
             dropped += 1;
         }
         dropped
