@@ -23,7 +23,10 @@ USAGE = 2
 OTHER_SIDE_FAILED = 3
 INTERRUPTED = 130
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
+    "tail": "Print the live events of a worker.",
+}
 """Every command with its line in `kvevents --help`."""
 
 HELP = """KV cache events for LLM serving: record, coalesce, carry, index, route and see.

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from cyclopts import Parameter
 
-Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="Print the result as JSON.")]
+Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=())]
 """Type of a command's `json` argument."""
 
 
