@@ -1,16 +1,24 @@
 """What callers of the index see: answers, reports, limits, errors."""
 
+import doctest
 from array import array
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
+import kvevents.index
 from index_feed import AB, PROMPT, A, B, C, D, Fleet, bare, batch, remove, store
 from kvevents.errors import CapacityError, ConfigError, WireError
 from kvevents.events import AllBlocksCleared, SkippedEvent, StorageMedium
 from kvevents.index import GroupSpec, PrefixIndex, Prompt, WorkerMatch
 from kvevents.wire import encode_batch
+
+
+def test_the_example_in_the_docs_is_true() -> None:
+    results = doctest.testmod(kvevents.index)
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 @pytest.fixture
@@ -72,6 +80,11 @@ class TestMatches:
             fleet.index.match([1, -1])
         with pytest.raises(TypeError, match="token ids"):
             fleet.index.match(["a"])  # type: ignore[list-item]
+
+    @pytest.mark.parametrize("extra_keys", ["images", [1], {"a": 1}, [None, "p"]])
+    def test_extra_keys_that_are_none_are_refused(self, fleet: Fleet, extra_keys: Any) -> None:
+        with pytest.raises(TypeError, match="extra_keys: expected a list"):
+            fleet.index.match(PROMPT, extra_keys=extra_keys)
 
     def test_wide_ids_are_themselves(self, fleet: Fleet) -> None:
         fleet.apply(store(A, tokens=[2**40 + 1, 2]))

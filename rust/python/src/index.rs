@@ -10,6 +10,7 @@ use kvevents_core::index::{
     Bounds, Config, Group, Handle, IndexError, Kind, Match, PrefixIndex, Prompt, Target, WorkerSetup,
 };
 use kvevents_core::wire::{Limits, Raw};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
@@ -127,7 +128,8 @@ impl PyPrefixIndex {
             counted,
             groups: groups.map(|groups| groups.into_iter().map(group).collect()),
         };
-        let handle = self.0.add_worker(worker, &setup).map_err(|error| raise(py, &error))?;
+        let handle = py.detach(|| self.0.add_worker(worker, &setup));
+        let handle = handle.map_err(|error| raise(py, &error))?;
         Ok(WorkerHandle(handle))
     }
 
@@ -157,9 +159,8 @@ impl PyPrefixIndex {
     ) -> PyResult<ApplyReport> {
         let data = payload(data)?;
         let target = worker.target();
-        let outcome = detach_if(py, data.len() > DETACH_ABOVE * BLOCK_BYTES, || {
-            self.0.apply(target, &data, seq, dp_rank)
-        });
+        let long = data.len() > DETACH_ABOVE * BLOCK_BYTES || self.0.is_busy();
+        let outcome = detach_if(py, long, || self.0.apply(target, &data, seq, dp_rank));
         outcome.map(ApplyReport).map_err(|error| raise(py, &error))
     }
 
@@ -194,7 +195,7 @@ impl PyPrefixIndex {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        answers::stats(py, &self.0.stats())
+        answers::stats(py, &py.detach(|| self.0.stats()))
     }
 
     fn snapshot(&self, py: Python<'_>) -> Cow<'static, [u8]> {
@@ -219,17 +220,13 @@ impl PyPrefixIndex {
                 let extra_keys = extra_keys.as_deref().map(Raw::read).transpose();
                 let extra_keys = extra_keys.map_err(|error| classes::wire_error(py, &error))?;
                 let (lora_name, cache_salt) = (lora_name.as_deref(), cache_salt.as_deref());
-                Ok(Prompt::new(
-                    tokens.as_slice(),
-                    lora_name,
-                    *lora_id,
-                    cache_salt,
-                    extra_keys,
-                ))
+                Prompt::new(tokens.as_slice(), lora_name, *lora_id, cache_salt, extra_keys).ok_or_else(|| {
+                    PyTypeError::new_err("extra_keys: expected a list with None or a list for each block")
+                })
             })
             .collect::<PyResult<_>>()?;
         let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize;
+        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize || self.0.is_busy();
         Ok(detach_if(py, long, || {
             prompts.iter().map(|prompt| self.0.match_prompt(prompt)).collect()
         }))

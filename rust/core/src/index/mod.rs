@@ -31,6 +31,9 @@ mod table;
 mod tier;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -135,6 +138,11 @@ impl PrefixIndex {
     /// How it is set up.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether someone is at work, so that a call may have to wait.
+    pub fn is_busy(&self) -> bool {
+        self.writer.is_locked() || self.state.is_locked()
     }
 
     /// Add a worker, or give the handle of one that is there and set up alike (or holds nothing yet).

@@ -35,19 +35,25 @@ pub struct Cut {
 }
 
 impl<'a> Prompt<'a> {
-    /// A prompt under a namespace. `extra_keys` is an array with nil or an array for each block, as on vLLM's wire;
-    /// an adapter's name or a salt in it is understood but need not be there.
+    /// A prompt under a namespace. `extra_keys` is an array with nil or an array for each block, as on vLLM's wire
+    /// (an adapter's name or a salt in it is understood but need not be there); None where it is anything else.
     pub fn new(
         tokens: TokenSlice<'a>,
         lora_name: Option<&str>,
         lora_id: Option<i64>,
         cache_salt: Option<&str>,
         extra_keys: Option<Raw<'_>>,
-    ) -> Self {
+    ) -> Option<Self> {
         let mut salt = cache_salt.filter(|salt| !salt.is_empty());
         let mut extra = Vec::new();
-        if let Some(Value::Array(entries)) = extra_keys.map(Raw::value) {
+        if let Some(keys) = extra_keys {
+            let Value::Array(entries) = keys.value() else {
+                return None;
+            };
             for (index, entry) in entries.enumerate() {
+                if !matches!(entry.value(), Value::Array(_) | Value::Nil) {
+                    return None;
+                }
                 let entry = ExtraEntry::read(entry, lora_name, index == 0);
                 salt = salt.or(entry.salt);
                 extra.push(entry.items.into_iter().map(Item::read).collect::<Vec<_>>());
@@ -56,11 +62,11 @@ impl<'a> Prompt<'a> {
         while extra.last().is_some_and(Vec::is_empty) {
             extra.pop();
         }
-        Self {
+        Some(Self {
             tokens,
             root: content::root(Adapter::new(lora_name, lora_id), salt),
             extra,
-        }
+        })
     }
 
     /// The extra keys as an engine with another block size would send them.

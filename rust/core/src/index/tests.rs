@@ -1,0 +1,104 @@
+//! The index from bytes, with a clock of its own.
+
+use std::time::Duration;
+
+use super::*;
+use crate::tokens::TokenSlice;
+use crate::wire::Writer;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn index() -> PrefixIndex {
+    let bounds = Bounds {
+        blocks: 10,
+        age: SECOND,
+    };
+    PrefixIndex::new(Config {
+        block_size: 2,
+        keep_tokens: false,
+        pending: bounds,
+        parked: bounds,
+        sources: 4,
+        wire: Limits::default(),
+    })
+    .expect("the settings are right")
+}
+
+/// A batch with one store on the GPU, blocks of two tokens.
+fn store(blocks: &[u64], parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.array(2);
+    writer.f64(0.0);
+    writer.array(1);
+    writer.array(5);
+    writer.str("BlockStored");
+    writer.array(blocks.len());
+    for &block in blocks {
+        writer.uint(block);
+    }
+    match parent {
+        None => writer.nil(),
+        Some(parent) => writer.uint(parent),
+    }
+    writer.tokens(TokenSlice::U32(tokens));
+    writer.uint(2);
+    writer.into_bytes()
+}
+
+fn total(index: &PrefixIndex, tokens: &[u32]) -> usize {
+    let prompt = Prompt::new(TokenSlice::U32(tokens), None, None, None, None).expect("no extra keys");
+    index.match_prompt(&prompt).first().map_or(0, |found| found.total)
+}
+
+#[test]
+fn what_is_stored_is_matched() {
+    let index = index();
+    let worker = Target::Id("w");
+    let report = index.apply(worker, &store(&[7, 8], None, &[1, 2, 3, 4]), Some(0), None);
+    assert_eq!(report.expect("a good batch").stored, 2);
+    assert_eq!(total(&index, &[1, 2, 3, 4, 5]), 2);
+    assert_eq!(total(&index, &[3, 4]), 0);
+    assert!(index.check_integrity().is_empty());
+}
+
+#[test]
+fn a_block_waits_for_its_parent_only_so_long() {
+    for (parent_comes, expected) in [(SECOND, 2), (SECOND * 2 + SECOND / 2, 1)] {
+        let index = index();
+        let apply = |data: &[u8], now| {
+            let report = index.apply_at(Target::Id("w"), data, None, None, now);
+            report.expect("a good batch").dropped
+        };
+        assert_eq!(apply(&store(&[8], Some(7), &[3, 4]), SECOND), 0);
+        // Time passes with whatever comes next.
+        let dropped = apply(&store(&[9], None, &[9, 9]), parent_comes);
+        assert_eq!(dropped, 2 - expected);
+        apply(&store(&[7], None, &[1, 2]), parent_comes);
+        assert_eq!(total(&index, &[1, 2, 3, 4]), expected);
+        assert!(index.check_integrity().is_empty());
+    }
+}
+
+#[test]
+fn a_snapshot_with_a_right_checksum_and_wrong_contents_is_refused() {
+    let index = index();
+    index
+        .apply(Target::Id("w"), &store(&[7, 8], None, &[1, 2, 3, 4]), None, None)
+        .expect("a good batch");
+    let good = index.snapshot();
+    let body = good.len() - size_of::<u64>();
+    let mut refused = 0;
+    for at in 12..body {
+        let mut bad = good.clone();
+        bad[at] ^= 0x41;
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bad[..body]).to_le_bytes();
+        bad[body..].copy_from_slice(&checksum);
+        // Some changes make another right snapshot (an id, a hash); none may break the index.
+        let other = self::index();
+        refused += usize::from(other.restore(&bad).is_err());
+        assert!(other.check_integrity().is_empty());
+    }
+    assert!(refused > 50, "only {refused} were refused");
+    index.restore(&good).expect("a good snapshot");
+    assert_eq!(index.snapshot(), good);
+}
