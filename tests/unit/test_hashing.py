@@ -132,7 +132,7 @@ class TestRoot:
             HashChain.root(0)
 
     def test_an_unknown_scheme_names_the_known_ones(self) -> None:
-        with pytest.raises(ConfigError, match=r'expected one of sglang, content, got "md5"'):
+        with pytest.raises(ConfigError, match=r'expected one of sglang, .*, content, got "md5"'):
             HashChain.root(1, scheme="md5")  # type: ignore[arg-type]  # what is tested
 
 

@@ -1,12 +1,13 @@
 //! What a recorder gives out for what it was told.
 
-use kvevents_core::hash::chain::{HashChain, Namespace, Scheme};
+use kvevents_core::hash::chain::{HashChain, Namespace, Scheme, Separation};
 use kvevents_core::hash::sglang::EventFormat;
+use kvevents_core::hash::vllm;
 use kvevents_core::merge::Cap;
 use kvevents_core::pages::Paging;
-use kvevents_core::recorder::{Coalesce, Recorder, Refused, Remove, Settings, Store};
+use kvevents_core::recorder::{Coalesce, Group, Recorder, Refused, Remove, RemoveEach, Settings, Store};
 use kvevents_core::tokens::TokenSlice;
-use kvevents_core::wire::{Dialect, Event, Limits, read_batch};
+use kvevents_core::wire::{Dialect, EngineHash, Event, Limits, Raw, read_batch};
 
 fn recorder(coalesce: Coalesce, cap: Cap) -> Recorder {
     Recorder::new(Settings {
@@ -19,7 +20,11 @@ fn recorder(coalesce: Coalesce, cap: Cap) -> Recorder {
 
 fn root(extra_key: Option<&str>) -> HashChain {
     let paging = Paging::new(2, false).expect("positive");
-    HashChain::root(Namespace::new(Scheme::Sglang, paging, extra_key, None))
+    let by = Separation {
+        extra_key,
+        ..Separation::default()
+    };
+    HashChain::root(Namespace::new(Scheme::Sglang, paging, by))
 }
 
 fn store(recorder: &Recorder, chain: &HashChain, tokens: &[u32]) {
@@ -30,6 +35,7 @@ fn store(recorder: &Recorder, chain: &HashChain, tokens: &[u32]) {
             medium: "GPU",
             session_id: None,
             registered: None,
+            group: None,
         })
         .expect("tokens of the chain");
 }
@@ -41,13 +47,17 @@ fn remove(recorder: &Recorder, chain: &HashChain, registered: Option<&str>) {
             chain,
             medium,
             registered,
+            group_idx: None,
         })
         .expect("pages of the recorder");
 }
 
 /// Events as (type, blocks).
 fn shapes(recorder: &Recorder) -> Vec<(&'static str, usize)> {
-    let data = recorder.take().encode(0.0, Some(0), &Dialect::SGLANG);
+    let data = recorder
+        .take()
+        .encode(0.0, Some(0), &Dialect::SGLANG)
+        .expect("maps take all");
     let batch = read_batch(&data, &Limits::default()).expect("own bytes");
     assert_eq!(batch.skipped, []);
     batch
@@ -131,7 +141,8 @@ fn sizes_are_those_of_the_batch_within_a_few_bytes() {
     store(&recorder, &chain, &tokens);
     remove(&recorder, &chain, None);
     let stats = recorder.stats();
-    let real = recorder.take().encode(0.0, Some(0), &Dialect::SGLANG).len() as u64;
+    let real = recorder.take().encode(0.0, Some(0), &Dialect::SGLANG);
+    let real = real.expect("maps take all").len() as u64;
     assert!(stats.coalesced_bytes.abs_diff(real) < 40, "{stats:?} {real}");
 }
 
@@ -157,6 +168,7 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
         medium: "GPU",
         session_id: None,
         registered: None,
+        group: None,
     });
     assert_eq!(
         refused,
@@ -167,4 +179,87 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
         })
     );
     assert!(recorder.is_empty());
+}
+
+/// vLLM's blocks, salted and under an adapter.
+fn vllm_chain(tokens: &[u32]) -> HashChain {
+    let by = Separation {
+        extra_key: Some("ad"),
+        cache_salt: Some("s"),
+        ..Separation::default()
+    };
+    let paging = Paging::new(2, false).expect("positive");
+    let namespace = Namespace::new(Scheme::Vllm(vllm::Scheme::Sha256Cbor), paging, by);
+    let root = HashChain::root(namespace);
+    root.extend(TokenSlice::U32(tokens)).expect("whole pages")
+}
+
+fn store_in_group(recorder: &Recorder, chain: &HashChain, tokens: &[u32]) {
+    recorder
+        .store(&Store {
+            chain,
+            tokens: TokenSlice::U32(tokens),
+            medium: "GPU",
+            session_id: None,
+            registered: None,
+            group: Some(Group {
+                index: 3,
+                kind: "sliding_window",
+                sliding_window: Some(64),
+            }),
+        })
+        .expect("tokens of the chain");
+}
+
+#[test]
+fn blocks_of_vllm_are_announced_as_vllm_does() {
+    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let chain = vllm_chain(&[1, 2, 3, 4, 5, 6]);
+    let (head, tail) = chain.split(2).expect("three blocks");
+    store_in_group(&recorder, &head, &[1, 2, 3, 4]);
+    store_in_group(&recorder, &tail, &[5, 6]);
+    let ids: Vec<i64> = chain.ids().collect();
+    recorder.remove_each(&RemoveEach {
+        scheme: chain.namespace().scheme,
+        ids: &ids[1..],
+        medium: "GPU",
+        group_idx: Some(3),
+    });
+    let stats = recorder.stats();
+    let taken = recorder.take();
+    let data = taken.encode(0.0, Some(0), &Dialect::VLLM).expect("maps take all");
+    assert!(
+        stats.coalesced_bytes.abs_diff(data.len() as u64) < 40,
+        "{stats:?} {}",
+        data.len()
+    );
+    let batch = read_batch(&data, &Limits::default()).expect("own bytes");
+    let [Event::Stored(stored), Event::Removed(removed)] = &batch.events[..] else {
+        panic!("{batch:?}");
+    };
+    let unsigned: Vec<EngineHash<'_>> = ids.iter().map(|id| EngineHash::Unsigned(id.cast_unsigned())).collect();
+    assert_eq!(stored.block_hashes.iter().collect::<Vec<_>>(), unsigned);
+    assert_eq!(removed.block_hashes.iter().collect::<Vec<_>>(), unsigned[1..]);
+    assert_eq!(removed.group_idx, Some(3));
+    assert_eq!((stored.lora_name, stored.cache_salt), (Some("ad"), None));
+    assert_eq!(
+        (stored.group_idx, stored.kv_cache_spec_kind),
+        (Some(3), Some("sliding_window"))
+    );
+    assert_eq!(stored.kv_cache_spec_sliding_window, Some(64));
+    let keys = stored.extra_keys.as_ref().expect("one entry a block");
+    let keys: Vec<&[u8]> = keys.iter().map(Raw::bytes).collect();
+    assert_eq!(keys, [b"\x92\xa2ad\xa1s".as_slice(), b"\x91\xa2ad", b"\x91\xa2ad"]);
+}
+
+#[test]
+fn what_a_dialect_has_no_place_for_can_be_put_back() {
+    let recorder = recorder(Coalesce::Off, Cap::default());
+    store_in_group(&recorder, &vllm_chain(&[1, 2]), &[1, 2]);
+    let taken = recorder.take();
+    recorder.clear();
+    let refused = taken.encode(0.0, None, &Dialect::SGLANG_ARRAY);
+    assert_eq!(refused.map_err(|error| error.field), Err("extra_keys"));
+    recorder.put_back(taken);
+    assert_eq!(shapes(&recorder), [("stored", 1), ("cleared", 0)]);
 }

@@ -1,6 +1,6 @@
 //! `kvevents._core.hashing`.
 
-use kvevents_core::hash::chain::{HashChain, Namespace, Scheme};
+use kvevents_core::hash::chain::{HashChain, Namespace, Scheme, Separation};
 use kvevents_core::hash::sglang::{Digest, EventFormat, page_id};
 use kvevents_core::pages::Paging;
 use pyo3::exceptions::PyValueError;
@@ -19,7 +19,11 @@ pub(crate) struct PyHashChain(pub(crate) HashChain);
 #[pymethods]
 impl PyHashChain {
     #[staticmethod]
-    #[pyo3(signature = (page_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false))]
+    #[pyo3(signature = (
+        page_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,
+        adapter_path = None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn root(
         py: Python<'_>,
         page_size: usize,
@@ -27,8 +31,16 @@ impl PyHashChain {
         extra_key: Option<&str>,
         cache_salt: Option<&str>,
         bigram: bool,
+        hash_seed: Option<&str>,
+        adapter_path: Option<&str>,
     ) -> PyResult<Self> {
-        let namespace = namespace(py, page_size, scheme, extra_key, cache_salt, bigram)?;
+        let by = Separation {
+            extra_key,
+            cache_salt,
+            hash_seed,
+            adapter_path,
+        };
+        let namespace = namespace(py, page_size, scheme, by, bigram)?;
         Ok(Self(HashChain::root(namespace)))
     }
 
@@ -100,18 +112,23 @@ impl PyHashChain {
     }
 }
 
-fn namespace(
-    py: Python<'_>,
-    page_size: usize,
-    scheme: &str,
-    extra_key: Option<&str>,
-    cache_salt: Option<&str>,
-    bigram: bool,
-) -> PyResult<Namespace> {
+fn namespace(py: Python<'_>, page_size: usize, scheme: &str, by: Separation<'_>, bigram: bool) -> PyResult<Namespace> {
+    let refused = |message: String| Err(classes::config_error(py, message));
+    let name = scheme;
     let scheme = choice(py, "scheme", scheme, &Scheme::NAMES)?;
-    let paging = Paging::new(page_size, bigram)
-        .ok_or_else(|| classes::config_error(py, format!("page_size: expected at least 1, got {page_size}")))?;
-    Ok(Namespace::new(scheme, paging, extra_key, cache_salt))
+    let is_vllm = matches!(scheme, Scheme::Vllm(_));
+    if is_vllm && bigram {
+        return refused(format!("bigram: the scheme {name} has no pages of pairs"));
+    }
+    for (setting, value) in [("hash_seed", by.hash_seed), ("adapter_path", by.adapter_path)] {
+        if value.is_some() && !is_vllm {
+            return refused(format!("{setting}: only schemes of vLLM have it, not {name}"));
+        }
+    }
+    match Paging::new(page_size, bigram) {
+        Some(paging) => Ok(Namespace::new(scheme, paging, by)),
+        None => refused(format!("page_size: expected at least 1, got {page_size}")),
+    }
 }
 
 /// The choice called `name`, or a `ConfigError` that lists them.
@@ -133,7 +150,7 @@ pub(crate) fn detach_if<T: Send>(py: Python<'_>, long: bool, work: impl FnOnce()
 #[pyfunction]
 #[pyo3(signature = (
     tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false,
-    event_format = "default", named = false
+    event_format = "default", named = false, hash_seed = None, adapter_path = None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
 fn block_hashes<'py>(
@@ -146,16 +163,25 @@ fn block_hashes<'py>(
     bigram: bool,
     event_format: &str,
     named: bool,
+    hash_seed: Option<&str>,
+    adapter_path: Option<&str>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
-    let namespace = namespace(py, block_size, scheme, extra_key, cache_salt, bigram)?;
+    let by = Separation {
+        extra_key,
+        cache_salt,
+        hash_seed,
+        adapter_path,
+    };
+    let namespace = namespace(py, block_size, scheme, by, bigram)?;
     let wrapper = namespace.wrapper(format, named);
     let ids = tokens.as_slice();
     let pages = namespace.paging.count(ids.len());
     let whole = namespace.paging.cut(ids, 0, pages);
     let ids: Vec<i64> = detach_if(py, pages > DETACH_ABOVE, || {
         let digests = namespace.digests(None, whole);
-        digests.map(|digest| wrapper.wrap(page_id(&digest))).collect()
+        let ids = digests.map(|digest| namespace.scheme.id(&digest));
+        ids.map(|id| wrapper.wrap(id)).collect()
     });
     int64_view(py, ids.into_iter())
 }
@@ -170,7 +196,11 @@ fn page_digests(
     cache_salt: Option<&str>,
     bigram: bool,
 ) -> PyResult<Vec<String>> {
-    let namespace = namespace(py, page_size, "sglang", None, cache_salt, bigram)?;
+    let by = Separation {
+        cache_salt,
+        ..Separation::default()
+    };
+    let namespace = namespace(py, page_size, "sglang", by, bigram)?;
     let above = above.map(digest_of).transpose()?;
     let ids = tokens.as_slice();
     let long = namespace.paging.count(ids.len()) > DETACH_ABOVE;
@@ -190,7 +220,12 @@ fn announced_ids(
     named: bool,
 ) -> PyResult<Vec<i64>> {
     let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
-    let wrapper = namespace(py, 1, "sglang", extra_key, cache_salt, false)?.wrapper(format, named);
+    let by = Separation {
+        extra_key,
+        cache_salt,
+        ..Separation::default()
+    };
+    let wrapper = namespace(py, 1, "sglang", by, false)?.wrapper(format, named);
     digests
         .iter()
         .map(|digest| Ok(wrapper.wrap(page_id(&digest_of(digest)?))))

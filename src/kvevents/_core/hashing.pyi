@@ -12,7 +12,7 @@ __all__ = ["HashChain", "announced_ids", "block_hashes", "page_digests"]
 
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 # Public as kvevents.hashing.HashScheme and EventFormat; stubs import no higher layer.
-_HashScheme: TypeAlias = Literal["sglang", "content"]
+_HashScheme: TypeAlias = Literal["sglang", "vllm-sha256-cbor", "content"]
 _EventFormat: TypeAlias = Literal["default", "dynamo"]
 
 @final
@@ -33,6 +33,8 @@ class HashChain:
         extra_key: str | None = None,
         cache_salt: str | None = None,
         bigram: bool = False,
+        hash_seed: str | None = None,
+        adapter_path: str | None = None,
     ) -> HashChain:
         """The empty chain before the first page.
 
@@ -40,12 +42,15 @@ class HashChain:
             page_size: tokens in a page, or pairs where `bigram` is set.
             scheme: how pages are hashed.
             extra_key: separates prompts, by adapter for instance. In the scheme `sglang` it does not enter the
-                hashes; in `content` it is the adapter's name and does.
-            cache_salt: a tenant's secret that seeds the chain; an empty one is none.
-            bigram: pages are made of pairs of neighbouring tokens (EAGLE).
+                hashes; in all others it is the adapter's name and does.
+            cache_salt: a tenant's secret that enters the first hash and so all; an empty one is none.
+            bigram: pages are made of pairs of neighbouring tokens (EAGLE); not in vLLM's schemes.
+            hash_seed: vLLM's schemes: the process's PYTHONHASHSEED; by default what vLLM takes where it is not set
+                (`vllm-none-hash`, since 0.29).
+            adapter_path: vLLM's schemes: where the adapter was loaded from, which enters the hashes; by default empty.
 
         Raises:
-            ConfigError: the page size is 0 or the scheme is not known.
+            ConfigError: the page size is 0, the scheme is not known or has no such setting.
         """
 
     def extend(self, tokens: _Tokens) -> HashChain:
@@ -68,7 +73,10 @@ class HashChain:
 
     @property
     def ids(self) -> memoryview:
-        """The ids of the pages, int64, not wrapped (an `EventRecorder` wraps them as its event format asks)."""
+        """The ids of the pages, int64, not wrapped (an `EventRecorder` wraps them as its event format asks).
+
+        On vLLM's wire the same 64 bits are an unsigned integer.
+        """
 
     @property
     def parent_id(self) -> int | None:
@@ -102,6 +110,8 @@ def block_hashes(
     bigram: bool = False,
     event_format: _EventFormat = "default",
     named: bool = False,
+    hash_seed: str | None = None,
+    adapter_path: str | None = None,
 ) -> memoryview:
     """The ids that an engine announces for the whole blocks of a prompt.
 
@@ -110,16 +120,18 @@ def block_hashes(
         block_size: tokens in a block, or pairs where `bigram` is set.
         scheme: how blocks are hashed.
         extra_key: separates prompts, as in `HashChain.root`.
-        cache_salt: a tenant's secret that seeds the chain; an empty one is none.
+        cache_salt: a tenant's secret, as in `HashChain.root`.
         bigram: blocks are made of pairs of neighbouring tokens (EAGLE).
         event_format: how the engine announces ids of a namespace (scheme `sglang`).
         named: the adapter of `extra_key` has a registered name, which wraps ids in the format `default` too.
+        hash_seed: as in `HashChain.root`.
+        adapter_path: as in `HashChain.root`.
 
     Returns:
         One int64 a block.
 
     Raises:
-        ConfigError: the block size is 0, or the scheme or format is not known.
+        ConfigError: the block size is 0, the scheme or format is not known, or the scheme has no such setting.
         ValueError: an id is negative.
     """
 

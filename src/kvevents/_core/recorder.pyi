@@ -84,7 +84,7 @@ class EventRecorder:
         *,
         ts: float | None = None,
         dp_rank: int | None = 0,
-        dialect: Literal["sglang", "sglang-array"] = "sglang",
+        dialect: Literal["sglang", "sglang-array", "vllm", "vllm-array"] = "sglang",
     ) -> bytes | None:
         """Take everything in the queue as an encoded batch; None if there is nothing.
 
@@ -94,7 +94,8 @@ class EventRecorder:
             dialect: how events are laid out on the wire.
 
         Raises:
-            ConfigError: the dialect is not one of its choices; nothing is taken then.
+            ConfigError: the dialect is not one of its choices, or is one of arrays that have no place for a field that
+                was recorded. Nothing is taken then.
         """
 
     def announced_ids(self, chain: HashChain, /) -> memoryview:

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::content::{self, Adapter};
 use super::sglang::{self, Digest, EventFormat};
+use super::vllm::{self, ExtraKey};
 use crate::pages::Paging;
 use crate::tokens::TokenSlice;
 
@@ -13,37 +14,32 @@ use crate::tokens::TokenSlice;
 pub enum Scheme {
     /// SGLang's chain of SHA-256 digests.
     Sglang,
+    /// One of vLLM's; the extra key is the adapter's name.
+    Vllm(vllm::Scheme),
     /// Our content hashes; the extra key is the adapter's name.
     Content,
 }
 
 impl Scheme {
     /// Every scheme, by the name users know.
-    pub const NAMES: [(&str, Self); 2] = [("sglang", Self::Sglang), ("content", Self::Content)];
+    pub const NAMES: [(&str, Self); 3] = [
+        ("sglang", Self::Sglang),
+        ("vllm-sha256-cbor", Self::Vllm(vllm::Scheme::Sha256Cbor)),
+        ("content", Self::Content),
+    ];
 
-    /// What the first page is chained to.
-    fn seed(self, extra_key: Option<&str>, cache_salt: Option<&str>) -> Option<Digest> {
+    /// The id of a page: eight bytes of its digest.
+    pub fn id(self, digest: &Digest) -> i64 {
         match self {
-            Self::Sglang => cache_salt.map(sglang::salt_seed),
-            Self::Content => Some(content_digest(content::root(Adapter::new(extra_key, None), cache_salt))),
+            Self::Sglang | Self::Content => sglang::page_id(digest),
+            Self::Vllm(scheme) => scheme.id(digest).cast_signed(),
         }
     }
 
-    fn page(self, prior: Option<&Digest>, page: TokenSlice<'_>, bigram: bool) -> Digest {
-        match self {
-            Self::Sglang if bigram => sglang::bigram_page_digest(prior, page),
-            Self::Sglang => sglang::page_digest(prior, page),
-            Self::Content => {
-                let parent = prior.map(page_id).expect("a content chain starts from a seed");
-                content_digest(content::block(parent as u64, page, None))
-            }
-        }
+    /// Whether engines announce ids as unsigned integers.
+    pub fn is_unsigned(self) -> bool {
+        matches!(self, Self::Vllm(_))
     }
-}
-
-/// The id of a page: the first eight bytes of its digest, in every scheme.
-fn page_id(digest: &Digest) -> i64 {
-    sglang::page_id(digest)
 }
 
 /// A content hash in the shape that chains store.
@@ -51,6 +47,19 @@ fn content_digest(hash: u64) -> Digest {
     let mut digest = [0; 32];
     digest[..8].copy_from_slice(&hash.to_be_bytes());
     digest
+}
+
+/// What makes equal tokens different blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Separation<'a> {
+    /// By adapter, for instance.
+    pub extra_key: Option<&'a str>,
+    /// By tenant; an empty salt is none.
+    pub cache_salt: Option<&'a str>,
+    /// By process (vLLM: `PYTHONHASHSEED`).
+    pub hash_seed: Option<&'a str>,
+    /// By where the adapter was loaded from (vLLM).
+    pub adapter_path: Option<&'a str>,
 }
 
 /// What makes equal tokens different blocks, and how they are hashed.
@@ -62,35 +71,104 @@ pub struct Namespace {
     pub paging: Paging,
     /// Separates prompts; whether it enters their hashes is the scheme's affair.
     pub extra_key: Option<Box<str>>,
-    /// Seeds the chain; never empty.
+    /// Enters the hashes of the first page and so of all; never empty.
     pub cache_salt: Option<Box<str>>,
-    seed: Option<Digest>,
+    hashing: Hashing,
+}
+
+/// What a namespace adds to the tokens of a page.
+#[derive(Debug, PartialEq, Eq)]
+enum Hashing {
+    Sglang {
+        /// Stands in for the digest above the first page.
+        seed: Option<Digest>,
+    },
+    Vllm {
+        scheme: vllm::Scheme,
+        root: Digest,
+        /// Of the first page of a prompt.
+        first: vllm::Extra,
+        /// Of all others.
+        others: vllm::Extra,
+    },
+    Content {
+        root: u64,
+    },
+}
+
+impl Hashing {
+    fn new(scheme: Scheme, by: &Separation<'_>) -> Self {
+        match scheme {
+            Scheme::Sglang => Self::Sglang {
+                seed: by.cache_salt.map(sglang::salt_seed),
+            },
+            Scheme::Vllm(scheme) => {
+                let adapter = by.extra_key.map(|name| ExtraKey::Adapter {
+                    name,
+                    path: by.adapter_path.unwrap_or_default(),
+                });
+                let salt = by.cache_salt.map(ExtraKey::Salt);
+                let others = adapter.as_slice();
+                Self::Vllm {
+                    scheme,
+                    root: scheme.root(by.hash_seed.unwrap_or(vllm::DEFAULT_SEED)),
+                    first: scheme.extra(&[others, salt.as_slice()].concat()),
+                    others: scheme.extra(others),
+                }
+            }
+            Scheme::Content => Self::Content {
+                root: content::root(Adapter::new(by.extra_key, None), by.cache_salt),
+            },
+        }
+    }
+
+    /// The digest of a page below `prior`; None above the first page of a prompt.
+    fn page(&self, prior: Option<&Digest>, page: TokenSlice<'_>, bigram: bool) -> Digest {
+        match self {
+            Self::Sglang { seed } if bigram => sglang::bigram_page_digest(prior.or(seed.as_ref()), page),
+            Self::Sglang { seed } => sglang::page_digest(prior.or(seed.as_ref()), page),
+            Self::Vllm {
+                scheme,
+                root,
+                first,
+                others,
+            } => match prior {
+                None => scheme.block(root, page, first),
+                Some(prior) => scheme.block(prior, page, others),
+            },
+            Self::Content { root } => {
+                let parent = prior.map_or(*root, |prior| sglang::page_id(prior).cast_unsigned());
+                content_digest(content::block(parent, page, None))
+            }
+        }
+    }
 }
 
 impl Namespace {
-    /// A namespace; an empty salt is none.
-    pub fn new(scheme: Scheme, paging: Paging, extra_key: Option<&str>, cache_salt: Option<&str>) -> Self {
-        let cache_salt = cache_salt.filter(|salt| !salt.is_empty());
+    /// A namespace.
+    pub fn new(scheme: Scheme, paging: Paging, by: Separation<'_>) -> Self {
+        let cache_salt = by.cache_salt.filter(|salt| !salt.is_empty());
+        let by = Separation { cache_salt, ..by };
         Self {
             scheme,
             paging,
-            extra_key: extra_key.map(Into::into),
-            cache_salt: cache_salt.map(Into::into),
-            seed: scheme.seed(extra_key, cache_salt),
+            extra_key: by.extra_key.map(Into::into),
+            cache_salt: by.cache_salt.map(Into::into),
+            hashing: Hashing::new(scheme, &by),
         }
     }
 
     /// The digests of the pages of `tokens`, which continue the page with digest `above` (None: start a prompt). A last
     /// page that is not whole counts as one.
     pub fn digests(&self, above: Option<Digest>, tokens: TokenSlice<'_>) -> impl ExactSizeIterator<Item = Digest> {
-        let mut prior = above.or(self.seed);
+        let mut prior = above;
         let overlap = usize::from(self.paging.is_bigram());
         let size = self.paging.page_size();
         let units = tokens.len().saturating_sub(overlap);
         (0..units.div_ceil(size)).map(move |page| {
             let end = units.min((page + 1) * size) + overlap;
             let digest = self
-                .scheme
+                .hashing
                 .page(prior.as_ref(), tokens.slice(page * size, end), overlap == 1);
             prior = Some(digest);
             digest
@@ -102,7 +180,7 @@ impl Namespace {
     pub fn wrapper(&self, format: EventFormat, named: bool) -> Wrapper {
         Wrapper(match self.scheme {
             Scheme::Sglang => format.seed(self.extra_key.as_deref(), self.cache_salt.as_deref(), named),
-            Scheme::Content => None,
+            Scheme::Vllm(_) | Scheme::Content => None,
         })
     }
 }
@@ -191,17 +269,23 @@ impl HashChain {
 
     /// The ids of the pages, not wrapped.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = i64> {
-        self.digests[self.pages.clone()].iter().map(page_id)
+        let scheme = self.namespace.scheme;
+        self.digests().iter().map(move |digest| scheme.id(digest))
     }
 
     /// The id of the page above the first one, not wrapped; None at the start of a prompt.
     pub fn parent_id(&self) -> Option<i64> {
-        self.above.as_ref().map(page_id)
+        self.above.as_ref().map(|digest| self.namespace.scheme.id(digest))
+    }
+
+    /// The full digests of the pages.
+    pub fn digests(&self) -> &[Digest] {
+        &self.digests[self.pages.clone()]
     }
 
     /// The digest that the next page is chained to.
     fn last(&self) -> Option<&Digest> {
-        self.digests[self.pages.clone()].last().or(self.above.as_ref())
+        self.digests().last().or(self.above.as_ref())
     }
 }
 
@@ -214,7 +298,11 @@ mod tests {
     }
 
     fn root(bigram: bool, salt: Option<&str>) -> HashChain {
-        HashChain::root(Namespace::new(Scheme::Sglang, paging(bigram), None, salt))
+        let by = Separation {
+            cache_salt: salt,
+            ..Separation::default()
+        };
+        HashChain::root(Namespace::new(Scheme::Sglang, paging(bigram), by))
     }
 
     fn ids(chain: &HashChain) -> Vec<i64> {
@@ -268,7 +356,12 @@ mod tests {
     #[test]
     fn content_hashes_chain_as_the_index_chains_them() {
         for bigram in [false, true] {
-            let namespace = Namespace::new(Scheme::Content, paging(bigram), Some("adapter"), Some("salt"));
+            let by = Separation {
+                extra_key: Some("adapter"),
+                cache_salt: Some("salt"),
+                ..Separation::default()
+            };
+            let namespace = Namespace::new(Scheme::Content, paging(bigram), by);
             let root = HashChain::root(namespace);
             let tokens = &[1, 2, 3, 4, 5][..4 + usize::from(bigram)];
             let seed = content::root(Some(Adapter::Name("adapter")), Some("salt"));
@@ -278,5 +371,25 @@ mod tests {
             assert_eq!(both, expected.iter().map(|&hash| hash as i64).collect::<Vec<_>>());
             assert_eq!(first.parent_id(), None);
         }
+    }
+
+    #[test]
+    fn a_salt_of_vllm_enters_the_first_block_and_an_adapter_all() {
+        let scheme = vllm::Scheme::Sha256Cbor;
+        let by = Separation {
+            extra_key: Some("ad"),
+            cache_salt: Some("s"),
+            hash_seed: Some("0"),
+            adapter_path: Some("/p"),
+        };
+        let root = HashChain::root(Namespace::new(Scheme::Vllm(scheme), paging(false), by));
+        let whole = extend(&root, &[1, 2, 3, 4]);
+        let adapter = ExtraKey::Adapter { name: "ad", path: "/p" };
+        let first = scheme.extra(&[adapter, ExtraKey::Salt("s")]);
+        let first = scheme.block(&scheme.root("0"), TokenSlice::U32(&[1, 2]), &first);
+        let second = scheme.block(&first, TokenSlice::U32(&[3, 4]), &scheme.extra(&[adapter]));
+        assert_eq!(whole.digests(), [first, second]);
+        assert_eq!(extend(&extend(&root, &[1, 2]), &[3, 4]).digests(), [second]);
+        assert_eq!(whole.ids().last(), Some(scheme.id(&second).cast_signed()));
     }
 }

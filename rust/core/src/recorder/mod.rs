@@ -6,14 +6,15 @@ mod pending;
 use parking_lot::Mutex;
 use thiserror::Error;
 
-use crate::hash::chain::HashChain;
+use crate::hash::chain::{HashChain, Scheme};
 use crate::hash::sglang::EventFormat;
 use crate::merge::Cap;
 use crate::tokens::TokenSlice;
-use crate::wire::{Dialect, Writer, begin_batch, end_batch};
-use pending::{Head, Pending, StoreFields};
+use crate::wire::{Dialect, NoPlace, Writer, begin_batch, end_batch};
+use pending::{Head, Keys, Pending, RemoveFields, StoreFields};
 
 pub use naming::Namings;
+pub use pending::Group;
 
 /// How far events are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +50,10 @@ pub struct Store<'a> {
     pub medium: &'a str,
     /// Attribution.
     pub session_id: Option<&'a str>,
-    /// The name registered for the extra key's adapter.
+    /// The name registered for the extra key's adapter (SGLang; in vLLM's schemes the extra key is the name).
     pub registered: Option<&'a str>,
+    /// The cache group that announces, where groups are announced.
+    pub group: Option<Group<'a>>,
 }
 
 /// Blocks that are no longer held in a tier.
@@ -62,6 +65,21 @@ pub struct Remove<'a> {
     pub medium: &'a str,
     /// The name registered for the extra key's adapter.
     pub registered: Option<&'a str>,
+    /// The cache group that announces, where groups are announced.
+    pub group_idx: Option<u64>,
+}
+
+/// Blocks, each for itself, that are no longer held in a tier.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoveEach<'a> {
+    /// How they were hashed.
+    pub scheme: Scheme,
+    /// Their ids, as announced.
+    pub ids: &'a [i64],
+    /// The tier.
+    pub medium: &'a str,
+    /// The cache group that announces, where groups are announced.
+    pub group_idx: Option<u64>,
 }
 
 /// What cannot be recorded.
@@ -149,20 +167,25 @@ impl Recorder {
             return Ok(());
         }
         let namespace = chain.namespace();
+        let extra_key = namespace.extra_key.as_deref();
         let mut state = self.state.lock();
-        let name = state
-            .namings
-            .store(namespace.extra_key.as_deref(), pages, store.registered);
+        let (keys, name) = match namespace.scheme {
+            Scheme::Vllm(_) => (Keys::EachBlock, extra_key.map(Into::into)),
+            _ => (Keys::Fields, state.namings.store(extra_key, pages, store.registered)),
+        };
         let wrapper = namespace.wrapper(self.settings.event_format, name.is_some());
         let head = Head::Stored {
             parent: chain.parent_id().map(|id| wrapper.wrap(id)),
             last: chain.ids().last().map(|id| wrapper.wrap(id)),
             fields: StoreFields {
                 paging,
+                keys,
+                unsigned: namespace.scheme.is_unsigned(),
                 medium: store.medium,
                 cache_salt: namespace.cache_salt.as_deref(),
                 session_id: store.session_id,
                 lora_name: name.as_deref(),
+                group: store.group,
             },
         };
         state.stats.stored_pages += pages as u64;
@@ -183,11 +206,30 @@ impl Recorder {
             .namings
             .remove(namespace.extra_key.as_deref(), chain.len(), remove.registered);
         let wrapper = namespace.wrapper(self.settings.event_format, name.is_some());
-        let head = Head::Removed { medium: remove.medium };
+        let head = Head::Removed(RemoveFields {
+            medium: remove.medium,
+            group_idx: remove.group_idx,
+            unsigned: namespace.scheme.is_unsigned(),
+        });
         let ids = chain.ids().map(|id| wrapper.wrap(id));
         state.stats.removed_pages += chain.len() as u64;
         state.record(&self.settings, head, ids, TokenSlice::U32(&[]));
         Ok(())
+    }
+
+    /// Record that blocks are no longer held in a tier, one event a block before merging.
+    pub fn remove_each(&self, remove: &RemoveEach<'_>) {
+        let fields = RemoveFields {
+            medium: remove.medium,
+            group_idx: remove.group_idx,
+            unsigned: remove.scheme.is_unsigned(),
+        };
+        let mut state = self.state.lock();
+        state.stats.removed_pages += remove.ids.len() as u64;
+        for &id in remove.ids {
+            let id = std::iter::once(id);
+            state.record(&self.settings, Head::Removed(fields), id, TokenSlice::U32(&[]));
+        }
     }
 
     /// Record that nothing is held any more, in any tier.
@@ -212,6 +254,13 @@ impl Recorder {
     /// Take everything in the queue.
     pub fn take(&self) -> Taken {
         Taken(std::mem::take(&mut self.state.lock().queue))
+    }
+
+    /// Put back what was taken last, before what was recorded since.
+    pub fn put_back(&self, taken: Taken) {
+        let queue = &mut self.state.lock().queue;
+        let since = std::mem::replace(queue, taken.0);
+        queue.extend(since);
     }
 
     /// Events in the queue.
@@ -286,15 +335,15 @@ impl Taken {
         self.0.iter().map(Pending::blocks).sum()
     }
 
-    /// A batch of them, in one of SGLang's dialects.
-    pub fn encode(&self, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Vec<u8> {
+    /// A batch of them. Maps have a place for every field.
+    pub fn encode(&self, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Result<Vec<u8>, NoPlace> {
         let size: usize = self.0.iter().map(Pending::size).sum();
         let mut out = Writer::with_capacity(size + 16 * self.len() + 32);
         begin_batch(&mut out, ts, self.len());
         for event in &self.0 {
-            event.write(&mut out, dialect);
+            event.write(&mut out, dialect)?;
         }
         end_batch(&mut out, dp_rank);
-        out.into_bytes()
+        Ok(out.into_bytes())
     }
 }

@@ -8,11 +8,25 @@ use crate::wire::{Dialect, Field, Fields, NoPlace, Tag, Writer, write_event};
 /// Bytes of a block's hash on the wire.
 const HASH_BYTES: usize = 9;
 
+/// A cache group of a hybrid model, as vLLM's events name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group<'a> {
+    /// Its number.
+    pub index: u64,
+    /// Its kind, `full_attention` for instance.
+    pub kind: &'a str,
+    /// Its window in tokens, where it has one.
+    pub sliding_window: Option<u64>,
+}
+
 /// An event that waits.
 #[derive(Debug)]
 pub(super) struct Pending {
     kind: Kind,
     medium: Box<str>,
+    group_idx: Option<u64>,
+    /// Ids go out as unsigned integers.
+    unsigned: bool,
     ids: Vec<i64>,
     /// Bytes on the wire without hashes and tokens.
     frame: usize,
@@ -28,11 +42,23 @@ enum Kind {
 #[derive(Debug)]
 struct Stored {
     paging: Paging,
+    keys: Keys,
     cache_salt: Option<Box<str>>,
     session_id: Option<Box<str>>,
     lora_name: Option<Box<str>>,
+    spec_kind: Option<Box<str>>,
+    sliding_window: Option<u64>,
     parent: Option<i64>,
     tokens: Units,
+}
+
+/// Where an event says its salt and its adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// In fields of their own, as SGLang does.
+    Fields,
+    /// In the extra keys of each block, as vLLM does; the adapter also in its field.
+    EachBlock,
 }
 
 /// What an event to be recorded says, hashes and tokens aside.
@@ -43,27 +69,36 @@ pub(super) enum Head<'a> {
         last: Option<i64>,
         fields: StoreFields<'a>,
     },
-    Removed {
-        medium: &'a str,
-    },
+    Removed(RemoveFields<'a>),
     Cleared,
+}
+
+/// What removals have in common that become one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RemoveFields<'a> {
+    pub medium: &'a str,
+    pub group_idx: Option<u64>,
+    pub unsigned: bool,
 }
 
 /// What stores have in common that become one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoreFields<'a> {
     pub paging: Paging,
+    pub keys: Keys,
+    pub unsigned: bool,
     pub medium: &'a str,
     pub cache_salt: Option<&'a str>,
     pub session_id: Option<&'a str>,
     pub lora_name: Option<&'a str>,
+    pub group: Option<Group<'a>>,
 }
 
 /// The fields that the merge rule compares.
 #[derive(PartialEq)]
 pub(super) enum Compared<'a> {
     Stored(StoreFields<'a>),
-    Removed(&'a str),
+    Removed(RemoveFields<'a>),
 }
 
 impl<'a> Head<'a> {
@@ -76,8 +111,8 @@ impl<'a> Head<'a> {
                 last,
                 fields: Compared::Stored(fields),
             },
-            Self::Removed { medium } => View::Removed {
-                fields: Compared::Removed(medium),
+            Self::Removed(fields) => View::Removed {
+                fields: Compared::Removed(fields),
             },
             Self::Cleared => View::Barrier,
         }
@@ -87,29 +122,43 @@ impl<'a> Head<'a> {
 impl Pending {
     /// An event without hashes and tokens.
     pub fn new(head: Head<'_>) -> Self {
-        let (kind, medium) = match head {
-            Head::Stored { parent, fields, .. } => {
-                let stored = Stored {
-                    paging: fields.paging,
-                    cache_salt: fields.cache_salt.map(Into::into),
-                    session_id: fields.session_id.map(Into::into),
-                    lora_name: fields.lora_name.map(Into::into),
-                    parent,
-                    tokens: Units::default(),
-                };
-                (Kind::Stored(stored), fields.medium)
-            }
-            Head::Removed { medium } => (Kind::Removed, medium),
-            Head::Cleared => (Kind::Cleared, ""),
-        };
         let mut event = Self {
-            kind,
-            medium: medium.into(),
+            kind: Kind::Cleared,
+            medium: "".into(),
+            group_idx: None,
+            unsigned: false,
             ids: Vec::new(),
             frame: 0,
         };
+        match head {
+            Head::Stored { parent, fields, .. } => {
+                event.medium = fields.medium.into();
+                event.group_idx = fields.group.map(|group| group.index);
+                event.unsigned = fields.unsigned;
+                event.kind = Kind::Stored(Stored {
+                    paging: fields.paging,
+                    keys: fields.keys,
+                    cache_salt: fields.cache_salt.map(Into::into),
+                    session_id: fields.session_id.map(Into::into),
+                    lora_name: fields.lora_name.map(Into::into),
+                    spec_kind: fields.group.map(|group| group.kind.into()),
+                    sliding_window: fields.group.and_then(|group| group.sliding_window),
+                    parent,
+                    tokens: Units::default(),
+                });
+            }
+            Head::Removed(fields) => {
+                event.medium = fields.medium.into();
+                event.group_idx = fields.group_idx;
+                event.unsigned = fields.unsigned;
+                event.kind = Kind::Removed;
+            }
+            Head::Cleared => {}
+        }
         let mut frame = Writer::with_capacity(256);
-        event.write(&mut frame, &Dialect::SGLANG);
+        event
+            .write(&mut frame, &Dialect::SGLANG)
+            .expect("maps have a place for every field");
         event.frame = frame.as_bytes().len();
         event
     }
@@ -121,15 +170,30 @@ impl Pending {
                 last: self.ids.last().copied(),
                 fields: StoreFields {
                     paging: stored.paging,
+                    keys: stored.keys,
+                    unsigned: self.unsigned,
                     medium: &self.medium,
                     cache_salt: stored.cache_salt.as_deref(),
                     session_id: stored.session_id.as_deref(),
                     lora_name: stored.lora_name.as_deref(),
+                    group: self.group(stored),
                 },
             },
-            Kind::Removed => Head::Removed { medium: &self.medium },
+            Kind::Removed => Head::Removed(RemoveFields {
+                medium: &self.medium,
+                group_idx: self.group_idx,
+                unsigned: self.unsigned,
+            }),
             Kind::Cleared => Head::Cleared,
         }
+    }
+
+    fn group<'a>(&self, stored: &'a Stored) -> Option<Group<'a>> {
+        Some(Group {
+            index: self.group_idx?,
+            kind: stored.spec_kind.as_deref()?,
+            sliding_window: stored.sliding_window,
+        })
     }
 
     /// Whether an event with this head may be folded into this one, by the merge rule.
@@ -139,11 +203,13 @@ impl Pending {
 
     /// Whether it stays under `cap` with so much more, whatever the ids are.
     pub fn has_room(&self, cap: Cap, blocks: usize, tokens: TokenSlice<'_>) -> bool {
-        let units = match &self.kind {
-            Kind::Stored(stored) => Units::most_bytes(tokens, stored.paging.is_bigram()),
+        let more = match &self.kind {
+            Kind::Stored(stored) => {
+                Units::most_bytes(tokens, stored.paging.is_bigram()) + blocks * stored.extra_key_bytes()
+            }
             Kind::Removed | Kind::Cleared => 0,
         };
-        self.blocks() + blocks <= cap.blocks && self.size() + HASH_BYTES * blocks + units <= cap.bytes
+        self.blocks() + blocks <= cap.blocks && self.size() + HASH_BYTES * blocks + more <= cap.bytes
     }
 
     /// Add blocks and, to a store, their tokens.
@@ -166,11 +232,11 @@ impl Pending {
 
     /// Bytes of hashes and tokens on the wire.
     pub fn body(&self) -> usize {
-        let tokens = match &self.kind {
-            Kind::Stored(stored) => stored.tokens.encoded.as_bytes().len(),
+        let rest = match &self.kind {
+            Kind::Stored(stored) => stored.tokens.encoded.as_bytes().len() + self.ids.len() * stored.extra_key_bytes(),
             Kind::Removed | Kind::Cleared => 0,
         };
-        HASH_BYTES * self.ids.len() + tokens
+        HASH_BYTES * self.ids.len() + rest
     }
 
     /// Bytes on the wire without hashes and tokens.
@@ -178,9 +244,17 @@ impl Pending {
         self.frame
     }
 
-    /// Append the event to a batch in one of SGLang's dialects.
-    pub fn write(&self, out: &mut Writer, dialect: &Dialect) {
-        write_event(out, dialect, self).expect("dialects of SGLang have a place for all that is recorded");
+    /// Append the event to a batch.
+    pub fn write(&self, out: &mut Writer, dialect: &Dialect) -> Result<(), NoPlace> {
+        write_event(out, dialect, self)
+    }
+
+    fn write_id(&self, out: &mut Writer, id: i64) {
+        if self.unsigned {
+            out.uint(id.cast_unsigned());
+        } else {
+            out.int(id);
+        }
     }
 }
 
@@ -199,8 +273,11 @@ impl Fields for Pending {
         match (&self.kind, field) {
             (Kind::Cleared, _) => false,
             (_, Field::BlockHashes | Field::Medium) | (Kind::Stored(_), Field::TokenIds | Field::BlockSize) => true,
+            (_, Field::GroupIdx) => self.group_idx.is_some(),
             (Kind::Removed, _) => false,
             (Kind::Stored(stored), Field::ParentBlockHash) => stored.parent.is_some(),
+            (Kind::Stored(stored), Field::ExtraKeys) => stored.keys == Keys::EachBlock,
+            (Kind::Stored(stored), Field::KvCacheSpecSlidingWindow) => stored.sliding_window.is_some(),
             (Kind::Stored(stored), field) => stored.text(field).is_some(),
         }
     }
@@ -209,9 +286,15 @@ impl Fields for Pending {
         match (&self.kind, field) {
             (_, Field::BlockHashes) => {
                 out.array(self.ids.len());
-                self.ids.iter().for_each(|&id| out.int(id));
+                self.ids.iter().for_each(|&id| self.write_id(out, id));
             }
             (_, Field::Medium) => out.str(&self.medium),
+            (_, Field::GroupIdx) => number(out, self.group_idx),
+            (Kind::Stored(stored), Field::ParentBlockHash) => match stored.parent {
+                Some(parent) => self.write_id(out, parent),
+                None => out.nil(),
+            },
+            (Kind::Stored(stored), Field::ExtraKeys) => stored.write_extra_keys(self.ids.len(), out),
             (Kind::Stored(stored), field) => stored.write(field, out),
             (Kind::Removed | Kind::Cleared, _) => out.nil(),
         }
@@ -222,24 +305,58 @@ impl Fields for Pending {
 impl Stored {
     fn text(&self, field: Field) -> Option<&str> {
         match field {
-            Field::CacheSalt => self.cache_salt.as_deref(),
+            Field::CacheSalt if self.keys == Keys::Fields => self.cache_salt.as_deref(),
             Field::SessionId => self.session_id.as_deref(),
             Field::LoraName => self.lora_name.as_deref(),
+            Field::KvCacheSpecKind => self.spec_kind.as_deref(),
             _ => None,
         }
     }
 
     fn write(&self, field: Field, out: &mut Writer) {
-        match (field, self.parent, self.text(field)) {
-            (Field::ParentBlockHash, Some(parent), _) => out.int(parent),
-            (Field::TokenIds, ..) => {
+        match (field, self.text(field)) {
+            (Field::TokenIds, _) => {
                 out.array(self.tokens.count);
                 out.raw(self.tokens.encoded.as_bytes());
             }
-            (Field::BlockSize, ..) => out.uint(self.paging.page_size() as u64),
-            (.., Some(text)) => out.str(text),
+            (Field::BlockSize, _) => out.uint(self.paging.page_size() as u64),
+            (Field::KvCacheSpecSlidingWindow, _) => number(out, self.sliding_window),
+            (_, Some(text)) => out.str(text),
             _ => out.nil(),
         }
+    }
+
+    /// One entry a block: the adapter, and in the first block of a prompt the salt.
+    fn write_extra_keys(&self, blocks: usize, out: &mut Writer) {
+        out.array(blocks);
+        let adapter = self.lora_name.as_deref();
+        for block in 0..blocks {
+            let is_first = block == 0 && self.parent.is_none();
+            let salt = self.cache_salt.as_deref().filter(|_| is_first);
+            match [adapter, salt] {
+                [None, None] => out.nil(),
+                keys => {
+                    out.array(keys.iter().flatten().count());
+                    keys.iter().flatten().for_each(|key| out.str(key));
+                }
+            }
+        }
+    }
+
+    /// Bytes of a block's extra keys on the wire, a salt aside.
+    fn extra_key_bytes(&self) -> usize {
+        match (self.keys, &self.lora_name) {
+            (Keys::Fields, _) => 0,
+            (Keys::EachBlock, None) => 1,
+            (Keys::EachBlock, Some(name)) => 3 + name.len(),
+        }
+    }
+}
+
+fn number(out: &mut Writer, value: Option<u64>) {
+    match value {
+        Some(value) => out.uint(value),
+        None => out.nil(),
     }
 }
 

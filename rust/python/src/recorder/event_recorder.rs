@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kvevents_core::hash::sglang::EventFormat;
 use kvevents_core::merge::Cap;
 use kvevents_core::recorder::{Coalesce, Recorder, Refused, Remove, Settings, Stats, Store, Taken};
-use kvevents_core::wire::{Dialect, Limits, read_batch};
+use kvevents_core::wire::{Dialect, Limits, NoPlace, read_batch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -18,10 +18,6 @@ use crate::wire::python_event;
 
 const LEVELS: [(&str, Coalesce); 2] = [("adjacent", Coalesce::Adjacent), ("off", Coalesce::Off)];
 const LATER_LEVELS: [&str; 2] = ["chain", "compact"];
-const DIALECTS: [(&str, Dialect); 2] = [
-    (Dialect::SGLANG.name, Dialect::SGLANG),
-    (Dialect::SGLANG_ARRAY.name, Dialect::SGLANG_ARRAY),
-];
 
 // The signature below shows them to Python users.
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
@@ -105,8 +101,9 @@ impl EventRecorder {
             medium,
             session_id,
             registered: name.as_deref(),
+            group: None,
         };
-        detach_if(py, chain.len() > DETACH_ABOVE, || self.recorder.store(&store)).map_err(|refused| raise(py, refused))
+        self.record_store(py, &store)
     }
 
     #[pyo3(signature = (chain, *, medium = "GPU"))]
@@ -120,6 +117,7 @@ impl EventRecorder {
             chain,
             medium,
             registered: name.as_deref(),
+            group_idx: None,
         };
         detach_if(py, chain.len() > DETACH_ABOVE, || self.recorder.remove(&remove))
             .map_err(|refused| raise(py, refused))
@@ -137,8 +135,8 @@ impl EventRecorder {
         if taken.is_empty() {
             return Ok(events);
         }
-        // The one way out in two dialects: what the bytes say is what the events say.
-        let data = encode(py, &taken, 0.0, None, &Dialect::SGLANG);
+        // The one way out in all dialects: what the bytes say is what the events say.
+        let data = encode(py, &taken, 0.0, None, &Dialect::SGLANG).expect("maps have a place for every field");
         let limits = Limits {
             message_bytes: usize::MAX,
             events: usize::MAX,
@@ -163,13 +161,19 @@ impl EventRecorder {
         dp_rank: Option<i64>,
         dialect: &str,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let dialect = choice(py, "dialect", dialect, &DIALECTS)?;
+        let dialects = Dialect::ALL.map(|dialect| (dialect.name, dialect));
+        let dialect = choice(py, "dialect", dialect, &dialects)?;
         let taken = self.recorder.take();
         if taken.is_empty() {
             return Ok(None);
         }
-        let data = encode(py, &taken, ts.unwrap_or_else(unix_seconds), dp_rank, &dialect);
-        Ok(Some(PyBytes::new(py, &data)))
+        match encode(py, &taken, ts.unwrap_or_else(unix_seconds), dp_rank, &dialect) {
+            Ok(data) => Ok(Some(PyBytes::new(py, &data))),
+            Err(no_place) => {
+                self.recorder.put_back(taken);
+                Err(classes::config_error(py, no_place.to_string()))
+            }
+        }
     }
 
     #[pyo3(signature = (chain, /))]
@@ -222,6 +226,12 @@ impl EventRecorder {
         let names = self.lora_names.as_ref().map(|names| names.bind(py));
         registered(names, self.recorder.settings().event_format, extra_key)
     }
+
+    /// Record a store.
+    fn record_store(&self, py: Python<'_>, store: &Store<'_>) -> PyResult<()> {
+        let long = store.chain.len() > DETACH_ABOVE;
+        detach_if(py, long, || self.recorder.store(store)).map_err(|refused| raise(py, refused))
+    }
 }
 
 #[pyclass(module = "kvevents._core.recorder", frozen, get_all)]
@@ -250,7 +260,7 @@ impl RecorderStats {
     }
 }
 
-fn encode(py: Python<'_>, taken: &Taken, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Vec<u8> {
+fn encode(py: Python<'_>, taken: &Taken, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Result<Vec<u8>, NoPlace> {
     detach_if(py, taken.blocks() > DETACH_ABOVE, || taken.encode(ts, dp_rank, dialect))
 }
 
