@@ -359,7 +359,7 @@ class TestEventRecorder:
     def test_an_unknown_dialect_takes_nothing(self) -> None:
         recorder = EventRecorder(2)
         recorder.clear()
-        with pytest.raises(ConfigError, match='dialect: expected one of sglang, .*, got "trtllm"'):
+        with pytest.raises(ConfigError, match=r'dialect: expected one of sglang, .*, got "trtllm"'):
             recorder.take_batch(dialect="trtllm")  # type: ignore[arg-type]  # what is tested
         assert recorder.pending == 1
 
