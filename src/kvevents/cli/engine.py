@@ -1,0 +1,90 @@
+"""`kvevents engine`: a simulated inference engine."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from kvevents.cli.output import Json, print_json
+from kvevents.engine.config import EngineConfig, KVEventsConfig
+from kvevents.engine.server import run_engine
+from kvevents.engine.timing import TimingModel
+
+_CONFIG = EngineConfig()
+_TIMING = _CONFIG.timing
+
+
+def engine(
+    *,
+    host: str = _CONFIG.host,
+    port: int = _CONFIG.port,
+    kv_events_config: str | None = None,
+    model_name: str = _CONFIG.model_name,
+    dp_size: int = _CONFIG.dp_size,
+    page_size: int = _CONFIG.page_size,
+    max_total_tokens: int = _CONFIG.max_total_tokens,
+    eviction_policy: str = _CONFIG.eviction_policy,
+    chunked_prefill_size: Annotated[
+        int, Parameter(name=["--chunked-prefill-size", "--max-prefill-tokens"])
+    ] = _CONFIG.chunked_prefill_size,
+    max_running_requests: int = _CONFIG.max_running_requests,
+    stream_interval: int = _CONFIG.stream_interval,
+    prefill_tokens_per_second: float = _TIMING.prefill_tokens_per_second,
+    decode_step_ms: float = _TIMING.decode_step_ms,
+    decode_step_per_request_ms: float = _TIMING.decode_step_per_request_ms,
+    speed: float = _CONFIG.speed,
+    seed: int = _CONFIG.seed,
+    json: Json = False,
+) -> None:
+    """Serve a simulated engine: real scheduling, cache, events and HTTP, only the GPU is a timing model.
+
+    It answers /v1/completions, /v1/chat/completions, /generate, /v1/models, /server_info, /flush_cache, /holdings,
+    /health and /metrics. Once it listens it prints one line of JSON with its `url` and its `kv_events`.
+    SIGINT and SIGTERM let running requests end, shortly, and stop it.
+
+    Example: `kvevents engine --port 30000 --kv-events-config '{"endpoint": "tcp://*:5557"}'`
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        kv_events_config: Where cache events go, as JSON with any of the keys publisher, endpoint, replay_endpoint,
+            topic, buffer_steps, hwm, max_queue_size, bind, format. Rank r publishes on port + r. Port 0 or * finds
+            free ports. Without it there are no events.
+        model_name: Name in /v1/models.
+        dp_size: Data-parallel ranks, each with a cache of its own.
+        page_size: Tokens in a page of KV cache.
+        max_total_tokens: KV cache of each rank, in tokens.
+        eviction_policy: Which cached prefixes go first.
+        chunked_prefill_size: Prompt tokens computed in one step at most.
+        max_running_requests: Requests that a rank runs at once at most.
+        stream_interval: Output tokens between two chunks of a stream; the first comes at once.
+        prefill_tokens_per_second: Speed of prefill.
+        decode_step_ms: Base time of a decode step.
+        decode_step_per_request_ms: What each decoding request adds to a step.
+        speed: Divides all engine times.
+        seed: Of the outputs, which are a fixed function of seed, prompt and position.
+        json: The line is JSON with or without it.
+    """
+    del json
+    run_engine(
+        EngineConfig(
+            host=host,
+            port=port,
+            kv_events=None if kv_events_config is None else KVEventsConfig.from_json(kv_events_config),
+            model_name=model_name,
+            dp_size=dp_size,
+            page_size=page_size,
+            max_total_tokens=max_total_tokens,
+            eviction_policy=eviction_policy,
+            chunked_prefill_size=chunked_prefill_size,
+            max_running_requests=max_running_requests,
+            stream_interval=stream_interval,
+            timing=TimingModel(
+                prefill_tokens_per_second=prefill_tokens_per_second,
+                decode_step_ms=decode_step_ms,
+                decode_step_per_request_ms=decode_step_per_request_ms,
+            ),
+            speed=speed,
+            seed=seed,
+        ),
+        announce=print_json,
+    )

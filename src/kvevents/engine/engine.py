@@ -1,0 +1,211 @@
+"""The engine: its ranks, and the way in for requests."""
+
+import asyncio
+import itertools
+import uuid
+from array import array
+from collections.abc import Callable
+from typing import Self
+
+from kvevents._core import __version__
+from kvevents.caches import RadixCache
+from kvevents.engine.announcer import Announcer
+from kvevents.engine.clock import Clock, LoopClock
+from kvevents.engine.config import EngineConfig
+from kvevents.engine.memory import KVMemory
+from kvevents.engine.outputs import output_tokens
+from kvevents.engine.publishing import EventSockets
+from kvevents.engine.rank import Rank
+from kvevents.engine.request import Request
+from kvevents.engine.scheduler import Scheduler
+from kvevents.engine.tokenizer import ByteTokenizer, Tokenizer
+from kvevents.errors import ConfigError
+from kvevents.events import StorageMedium
+from kvevents.recorder import EventRecorder
+
+
+class Engine:
+    """A simulated engine with `dp_size` ranks; made and used inside a running event loop.
+
+    Args:
+        config: its settings; host, port and sockets are the server's affair.
+        sockets: where the ranks publish; None: nowhere.
+        tokenizer: text to ids and back.
+        clock: the ranks' time; None: the loop's clock at the config's speed.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        sockets: EventSockets | None = None,
+        tokenizer: Tokenizer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
+        self._sockets = sockets
+        clock = clock or LoopClock(config.speed)
+        self.ranks = [self._make_rank(rank, clock) for rank in range(config.dp_size)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._turns = itertools.count()
+
+    async def __aenter__(self) -> Self:
+        for number, rank in enumerate(self.ranks):
+            # The cache announces at construction that it is empty; consumers of an earlier engine need to know.
+            rank.announcer.publish()
+            self._tasks.append(asyncio.create_task(rank.run(), name=f"rank {number}"))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for rank in self.ranks:
+            rank.announcer.close()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended a rank that should run for ever; None while all is well."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                return error
+        return None
+
+    def submit(
+        self,
+        prompt: "array[int]",
+        *,
+        max_tokens: int,
+        request_id: str | None = None,
+        stream: bool = False,
+        dp_rank: int | None = None,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        session_id: str | None = None,
+        priority: int = 0,
+        on_update: Callable[[], None] = lambda: None,
+    ) -> Request:
+        """Queue a request.
+
+        Args:
+            prompt: token ids (int64), at least one.
+            max_tokens: outputs it will have.
+            request_id: its name; None makes one up.
+            stream: call `on_update` during generation too, not only at the end.
+            dp_rank: the rank to run it; None takes the one with the least to do, ranks alike taking turns.
+            extra_key: separates cache trees.
+            cache_salt: the tenant's salt.
+            session_id: attribution in events.
+            priority: of its blocks, for the eviction policy `priority`.
+            on_update: called from the event loop when there is something to tell.
+
+        Raises:
+            CapacityError: it is larger than a rank's KV cache.
+            ConfigError: there is no such rank.
+        """
+        number = self._choose(dp_rank)
+        rank = self.ranks[number]
+        rank.scheduler.check_size(len(prompt), max_tokens)
+        tokens = prompt + output_tokens(prompt, max_tokens, seed=self.config.seed, alphabet=self.tokenizer.alphabet)
+        request = Request(
+            id=request_id or uuid.uuid4().hex,
+            tokens=tokens,
+            prompt_length=len(prompt),
+            extra_key=extra_key,
+            cache_salt=cache_salt,
+            session_id=session_id,
+            priority=priority,
+            dp_rank=number,
+            stream_every=self.config.stream_interval if stream else None,
+            on_update=on_update,
+        )
+        rank.submit(request)
+        return request
+
+    def abort(self, request: Request) -> None:
+        """Give up a request; nothing happens if it is done."""
+        if not request.is_done:
+            self.ranks[request.dp_rank].abort(request)
+
+    def flush(self) -> bool:
+        """Empty all caches and announce it; False, and nothing done, while a request is waiting or running."""
+        if not all(rank.scheduler.is_idle for rank in self.ranks):
+            return False
+        for rank in self.ranks:
+            rank.flush()
+        return True
+
+    def pause(self) -> None:
+        """Start no further step on any rank; what was recorded is published."""
+        for rank in self.ranks:
+            rank.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        for rank in self.ranks:
+            rank.resume()
+
+    def holdings(self) -> list[dict[str, object]]:
+        """What each rank's cache holds, and the last batch that told of it.
+
+        Events recorded so far are published first, so that whoever has applied the batches up to `seq` holds
+        exactly these blocks.
+        """
+        return [self._holdings(number, rank) for number, rank in enumerate(self.ranks)]
+
+    def describe(self) -> dict[str, object]:
+        """The answer to `/server_info`."""
+        config = self.config
+        return {
+            "version": __version__,
+            "model_path": config.model_name,
+            "served_model_name": config.model_name,
+            "dp_size": config.dp_size,
+            "page_size": config.page_size,
+            "max_total_num_tokens": config.max_total_tokens,
+            "max_running_requests": config.max_running_requests,
+            "chunked_prefill_size": config.chunked_prefill_size,
+            "radix_eviction_policy": config.eviction_policy,
+            "stream_interval": config.stream_interval,
+            "speed": config.speed,
+            "timing": config.timing,
+            "kv_events": self._sockets.describe(block_size=config.page_size) if self._sockets else None,
+        }
+
+    def _make_rank(self, number: int, clock: Clock) -> Rank:
+        config = self.config
+        event_format = config.kv_events.format if config.kv_events else "default"
+        recorder = EventRecorder(config.page_size, event_format=event_format, enabled=self._sockets is not None)
+        cache = RadixCache(
+            page_size=config.page_size,
+            capacity=config.max_total_tokens,
+            eviction_policy=config.eviction_policy,
+            event_format=event_format,
+            recorder=recorder,
+        )
+        memory = KVMemory(cache, capacity=config.max_total_tokens, page_size=config.page_size)
+        scheduler = Scheduler(
+            memory, config.timing, chunk_size=config.chunked_prefill_size, max_running=config.max_running_requests
+        )
+        publisher = self._sockets.publishers[number] if self._sockets else None
+        return Rank(scheduler, cache, Announcer(cache, publisher, dp_rank=number), clock)
+
+    def _choose(self, dp_rank: int | None) -> int:
+        size = len(self.ranks)
+        if dp_rank is not None:
+            if not 0 <= dp_rank < size:
+                raise ConfigError(f"data_parallel_rank: expected 0 to {size - 1}, got {dp_rank}")
+            return dp_rank
+        first = next(self._turns)
+        return min(
+            ((first + number) % size for number in range(size)),
+            key=lambda number: self.ranks[number].scheduler.pending_tokens,
+        )
+
+    def _holdings(self, number: int, rank: Rank) -> dict[str, object]:
+        rank.announcer.publish()
+        tiers: dict[str, list[int]] = {StorageMedium.GPU.value: []}
+        for block, tier in sorted(rank.cache.holdings()):
+            tiers.setdefault(str(tier), []).append(block)
+        return {"dp_rank": number, "seq": rank.announcer.sequence, "tiers": tiers}

@@ -1,0 +1,90 @@
+"""The sockets on which an engine publishes its events, one pair a rank."""
+
+import contextlib
+from typing import Self
+
+from kvevents.engine.config import KVEventsConfig
+from kvevents.engine.ports import settle_ports
+from kvevents.errors import TransportError
+from kvevents.transport import ZmqPublisher
+from kvevents.transport.endpoints import Endpoint
+
+_ATTEMPTS = 10
+
+
+class EventSockets:
+    """Publishers of all ranks, and what `/server_info` says of them.
+
+    Args:
+        config: where to publish.
+        dp_size: ranks.
+
+    Raises:
+        ConfigError: an endpoint that cannot be read.
+        TransportError: a socket that cannot be bound.
+    """
+
+    def __init__(self, config: KVEventsConfig, *, dp_size: int) -> None:
+        wanted = [config.endpoint] + ([] if config.replay_endpoint is None else [config.replay_endpoint])
+        is_open = any(parsed.transport == "tcp" and not parsed.port for parsed in map(Endpoint.parse, wanted))
+        for attempt in range(_ATTEMPTS):
+            endpoints = settle_ports(wanted, dp_size)
+            try:
+                self.publishers = _open(config, dp_size, *endpoints)
+                break
+            except TransportError:
+                # A port that we chose can be taken by another process before it is bound; one that the user
+                # chose is the user's to free.
+                if not is_open or attempt == _ATTEMPTS - 1:
+                    raise
+        self._config = config
+        self._endpoints = endpoints
+
+    def describe(self, *, block_size: int) -> dict[str, object]:
+        """The `kv_events` of server info, as SGLang advertises it; `endpoint` in place of host and port for ipc."""
+        endpoint = Endpoint.parse(self._endpoints[0])
+        description: dict[str, object] = {"publisher": self._config.publisher}
+        if endpoint.transport == "tcp":
+            description |= {"endpoint_host": endpoint.host, "endpoint_port_base": endpoint.port}
+        else:
+            description["endpoint"] = str(endpoint)
+        description |= {"topic": self._config.topic, "block_size": block_size, "dp_size": len(self.publishers)}
+        if len(self._endpoints) > 1:
+            replay = Endpoint.parse(self._endpoints[1])
+            if replay.transport == "tcp":
+                description["replay_endpoint_port_base"] = replay.port
+            else:
+                description["replay_endpoint"] = str(replay)
+        return description
+
+    def close(self) -> None:
+        """Close all sockets; again is a no-op."""
+        for publisher in self.publishers:
+            publisher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _open(config: KVEventsConfig, dp_size: int, endpoint: str, replay: str | None = None) -> list[ZmqPublisher]:
+    with contextlib.ExitStack() as opened:
+        publishers = [
+            opened.enter_context(
+                ZmqPublisher(
+                    endpoint,
+                    replay_endpoint=replay,
+                    topic=config.topic,
+                    buffer_steps=config.buffer_steps,
+                    hwm=config.hwm,
+                    max_queue_size=config.max_queue_size,
+                    dp_rank=rank,
+                    bind=config.bind,
+                )
+            )
+            for rank in range(dp_size)
+        ]
+        opened.pop_all()
+        return publishers

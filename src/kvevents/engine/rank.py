@@ -1,0 +1,124 @@
+"""One data-parallel rank: a scheduler, a cache and an announcer, driven by a clock."""
+
+import asyncio
+import math
+from typing import Protocol
+
+from kvevents.engine.announcer import Announcer, EventSource
+from kvevents.engine.clock import Clock
+from kvevents.engine.memory import PrefixCache
+from kvevents.engine.request import Request, RequestState
+from kvevents.engine.scheduler import Scheduler, Step
+from kvevents.events import StorageMedium
+
+
+class RankCache(PrefixCache, EventSource, Protocol):
+    """A prefix cache that records events and can be looked into."""
+
+    def reset(self) -> object: ...
+    def holdings(self) -> set[tuple[int, StorageMedium]]: ...
+
+
+class Rank:
+    """Runs one rank's steps in the clock's time.
+
+    Args:
+        scheduler: its queue and batch, over the memory of `cache`.
+        cache: its prefix cache.
+        announcer: its events' way out.
+        clock: the time it lives in.
+    """
+
+    def __init__(self, scheduler: Scheduler, cache: RankCache, announcer: Announcer, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self.cache = cache
+        self.announcer = announcer
+        self.steps = 0
+        self.prefilled_tokens = 0
+        self.decoded_tokens = 0
+        self.cached_tokens = 0
+        self.finished_requests = 0
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._paused = False
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            CapacityError: it is larger than the rank's memory.
+        """
+        self.scheduler.add(request)
+        self._wake.set()
+
+    def abort(self, request: Request) -> None:
+        """Give up a request and its memory, at the latest after the step under way."""
+        self.scheduler.abort(request)
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Start no further step; events recorded so far go out."""
+        self._paused = True
+        self._wake.set()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        self._wake.set()
+
+    def flush(self) -> bool:
+        """Empty the cache and announce it at once; False, and nothing done, while requests are waiting or running."""
+        if not self.scheduler.is_idle:
+            return False
+        self.cache.reset()
+        self.announcer.publish()
+        return True
+
+    async def run(self) -> None:
+        """Step for ever; ends by cancellation, which like a fault aborts all requests."""
+        try:
+            await self._run()
+        finally:
+            for request in (*self.scheduler.waiting, *self.scheduler.running):
+                request.state = RequestState.ABORTED
+                request.on_update()
+
+    async def _run(self) -> None:
+        end = self._clock.now()
+        while True:
+            self._wake.clear()
+            step = None if self._paused else self.scheduler.plan(most=self.announcer.steps_to_report)
+            if step is None:
+                self.announcer.publish()
+                await self._clock.wait(self._wake)
+                end = self._clock.now()
+                continue
+            repeats = await self._elapse(step, end)
+            end += repeats * step.seconds
+            self._commit(step, repeats)
+
+    async def _elapse(self, step: Step, start: float) -> int:
+        """Let a step's time pass; news ends a row of repeats after the one under way. Returns the repeats run."""
+        repeats = step.repeats
+        end = start + repeats * step.seconds
+        await self._clock.wait(self._wake, end)
+        now = self._clock.now()
+        if now < end and repeats > 1:
+            repeats = min(repeats, max(1, math.ceil((now - start) / step.seconds)))
+            end = start + repeats * step.seconds
+        while self._clock.now() < end:
+            self._wake.clear()
+            await self._clock.wait(self._wake, end)
+        return repeats
+
+    def _commit(self, step: Step, repeats: int) -> None:
+        progress = self.scheduler.commit(step, repeats=repeats)
+        self.steps += repeats
+        self.prefilled_tokens += progress.prefilled
+        self.decoded_tokens += repeats * len(step.decoding)
+        self.announcer.after(progress)
+        for request in progress.updated:
+            if request.state is RequestState.FINISHED:
+                self.finished_requests += 1
+                self.cached_tokens += request.cached or 0
+            request.on_update()

@@ -1,0 +1,36 @@
+"""How long a step of the simulated GPU takes."""
+
+import msgspec
+
+from kvevents.errors import ConfigError
+
+
+class TimingModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Step time as a function of what the step computes.
+
+    Attributes:
+        prefill_tokens_per_second: prompt tokens computed per second.
+        decode_step_ms: base time of a step in which at least one request decodes.
+        decode_step_per_request_ms: what each decoding request adds to that.
+    """
+
+    prefill_tokens_per_second: float = 20_000.0
+    decode_step_ms: float = 10.0
+    decode_step_per_request_ms: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prefill_tokens_per_second < float("inf"):
+            raise ConfigError(
+                f"prefill tokens per second: expected a number above 0, got {self.prefill_tokens_per_second}"
+            )
+        for name in ("decode_step_ms", "decode_step_per_request_ms"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"{name}: expected milliseconds, 0 or more, got {value}")
+
+    def step_s(self, *, prefill_tokens: int, decoding: int) -> float:
+        """Seconds of a step that computes `prefill_tokens` of prompts and one token for each of `decoding` requests."""
+        seconds = prefill_tokens / self.prefill_tokens_per_second
+        if decoding:
+            seconds += (self.decode_step_ms + self.decode_step_per_request_ms * decoding) / 1000
+        return seconds

@@ -1,0 +1,82 @@
+"""Settings: what engine users write is understood, what is wrong is named."""
+
+from typing import Any
+
+import pytest
+
+from kvevents.engine.config import EngineConfig, KVEventsConfig
+from kvevents.engine.timing import TimingModel
+from kvevents.errors import ConfigError
+
+
+def test_the_config_that_engine_users_know() -> None:
+    config = KVEventsConfig.from_json(
+        '{"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv",'
+        ' "buffer_steps": 7, "hwm": 8, "max_queue_size": 9, "enable_kv_cache_events": true}'
+    )
+    assert config == KVEventsConfig(
+        endpoint="tcp://*:5557", replay_endpoint="tcp://*:5558", topic="kv", buffer_steps=7, hwm=8, max_queue_size=9
+    )
+    assert config.is_on
+
+
+@pytest.mark.parametrize("text", ['{"publisher": "null"}', '{"enable_kv_cache_events": false}'])
+def test_events_can_be_off(text: str) -> None:
+    assert not KVEventsConfig.from_json(text).is_on
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"endpont": "tcp://*:1"}', "unknown key endpont; known are publisher, endpoint, replay_endpoint, topic"),
+        ("tcp://*:5557", "expected a JSON object, got 'tcp://\\*:5557'"),
+        ("[1]", "expected a JSON object"),
+        ('{"publisher": "kafka"}', "Invalid enum value 'kafka' - at `\\$.publisher`"),
+        ('{"hwm": "many"}', "Expected `int`, got `str` - at `\\$.hwm`"),
+        ('{"hwm": -1}', "hwm: expected 0 or more, got -1"),
+        ('{"max_queue_size": 0}', "max_queue_size: expected 1 or more, got 0"),
+    ],
+)
+def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KVEventsConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"dp_size": 0}, "dp_size: expected 1 or more, got 0"),
+        ({"page_size": -1}, "page_size: expected 1 or more, got -1"),
+        ({"max_running_requests": 0}, "max_running_requests: expected 1 or more"),
+        ({"chunked_prefill_size": 0}, "chunked_prefill_size: expected 1 or more"),
+        ({"stream_interval": 0}, "stream_interval: expected 1 or more"),
+        ({"speed": 0.0}, "speed: expected a number above 0, got 0.0"),
+        ({"speed": float("nan")}, "speed: expected a number above 0, got nan"),
+        ({"port": 70_000}, "port: expected 0 to 65535, got 70000"),
+        ({"page_size": 64, "max_total_tokens": 63}, "expected at least a page \\(64 tokens\\), got 63"),
+        ({"seed": 2**63}, "seed: expected a signed 64-bit integer"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"prefill_tokens_per_second": 0.0}, "prefill tokens per second: expected a number above 0, got 0.0"),
+        ({"decode_step_ms": -1.0}, "decode_step_ms: expected milliseconds, 0 or more, got -1.0"),
+        ({"decode_step_per_request_ms": float("inf")}, "decode_step_per_request_ms: expected milliseconds"),
+    ],
+)
+def test_a_wrong_timing_is_named(setting: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TimingModel(**setting)
+
+
+def test_a_step_costs_its_prefill_and_a_decode_that_grows_with_the_batch() -> None:
+    timing = TimingModel(prefill_tokens_per_second=1000, decode_step_ms=10, decode_step_per_request_ms=0.5)
+    assert timing.step_s(prefill_tokens=500, decoding=0) == pytest.approx(0.5)
+    assert timing.step_s(prefill_tokens=0, decoding=4) == pytest.approx(0.012)
+    assert timing.step_s(prefill_tokens=500, decoding=4) == pytest.approx(0.512)
