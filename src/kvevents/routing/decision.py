@@ -12,7 +12,7 @@ class Score(msgspec.Struct):
         worker: the worker's id.
         dp_rank: the rank within the worker.
         usable: leading blocks of the prompt that the engine will reuse, as the index knows it.
-        state: of the worker's event source as the index knows it; None when the index does not list the worker.
+        state: of the worker's event source as the index knows it; None when nothing of the prompt is held there.
         prefill: tokens of this prompt that would have to be computed.
         queued: tokens that requests sent there before still have to compute.
         decode: tokens of the prompts whose answers are being produced there.

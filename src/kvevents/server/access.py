@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kvevents.server.problems import Problem, is_openai
+from kvevents.server.errors import HttpError, is_openai
 from kvevents.server.settings import Secret
 
 OPEN = frozenset({"/health", "/ready"})
@@ -23,8 +23,8 @@ class Access:
             token = self._client if client_scope else self._admin
             if token is not None and not token.matches(_bearer(scope)):
                 name = "client" if client_scope else "admin"
-                problem = Problem(401, "unauthorized", f"expected the {name} token as 'Authorization: Bearer ...'")
-                await problem.response(scope["path"])(scope, receive, send)
+                error = HttpError(401, "unauthorized", f"expected the {name} token as 'Authorization: Bearer ...'")
+                await error.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -3,14 +3,14 @@
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from kvevents.server.problems import Problem
+from kvevents.server.errors import HttpError
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
     """The body of a request.
 
     Raises:
-        Problem: 413, it is longer than `limit` bytes; said by the header or found while reading.
+        HttpError: 413, it is longer than `limit` bytes; said by the header or found while reading.
         ClientDisconnect: the client left before it was complete.
     """
     for name, value in scope["headers"]:
@@ -31,5 +31,5 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "body_too_large", f"expected a body of at most {limit} bytes, got more")
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, "body_too_large", f"expected a body of at most {limit} bytes, got more")

@@ -4,18 +4,18 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import aiohttp
 import msgspec
 
 from kvevents.errors import ConfigError, KVEventsError, TransportError
 from kvevents.index import PrefixIndex
-from kvevents.routing import Router
-from kvevents.server.problems import Problem
+from kvevents.routing import NoWorkerError, Router
+from kvevents.server.errors import HttpError
 from kvevents.server.settings import Settings, worker_address
-from kvevents.server.worker import Subscription, Worker
-from kvevents.transport import Source, SourceState, Subscriber, discover
+from kvevents.server.worker import Worker
+from kvevents.transport import Source, SourceState, State, Subscriber, discover
 
 _log = logging.getLogger("kvevents.server")
 
@@ -35,25 +35,33 @@ class _Models(msgspec.Struct):
     data: list[_Model] = []
 
 
+class EventReceiver(Protocol):
+    """What the fleet needs of `kvevents.transport.Subscriber`, called with a sink and `on_state`."""
+
+    def add_source(self, source: Source) -> None: ...
+    def remove_source(self, worker_id: str, dp_rank: int | None = None) -> None: ...
+    def state(self, worker_id: str, dp_rank: int | None = None) -> SourceState: ...
+    def close(self) -> None: ...
+
+
+Discover: TypeAlias = Callable[..., Sequence[Source]]
+Subscribe: TypeAlias = Callable[..., EventReceiver]
+
+
 class Fleet:
     """Keeps workers, router and index in step. Lives on one event loop.
 
     Args:
         settings: of the service.
         discover: finds a worker's event sources; blocking, called in a thread.
-        subscribe: starts receiving from sources into the index.
+        subscribe: makes what receives from sources into the index.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        discover: Callable[..., Sequence[Source]] = discover,
-        subscribe: Callable[..., Subscription] = Subscriber,
-    ) -> None:
+    def __init__(self, settings: Settings, *, discover: Discover = discover, subscribe: Subscribe = Subscriber) -> None:
         self._settings = settings
         self._discover = discover
         self._subscribe = subscribe
+        self._receiver: EventReceiver | None = None
         self._workers: dict[str, Worker] = {}
         self._suspects: set[str] = set()
         self._wake = asyncio.Event()
@@ -89,28 +97,33 @@ class Fleet:
                 due = list(self.workers)
             self._wake.clear()
             self._suspects.clear()
-            await self._look_at(due)
+            try:
+                await self._look_at(due)
+            except Exception:
+                _log.exception("a round of probes failed; the next one follows")
 
     async def close(self) -> None:
         """Stop receiving events."""
-        await asyncio.gather(*(self._unsubscribe(worker) for worker in self.workers))
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await asyncio.to_thread(receiver.close)
 
     async def add(self, url: str, *, worker_id: str | None = None) -> Worker:
         """Take in a worker and ask it at once. Adding the same URL again only asks it again.
 
         Raises:
             ConfigError: the URL is none.
-            Problem: its host is not allowed, or the id belongs to another URL.
+            HttpError: its host is not allowed, or the id belongs to another URL.
         """
         worker = Worker(url, worker_id=worker_id)
         host, _ = worker_address(url)
         if host not in self._hosts:
-            raise Problem(
+            raise HttpError(
                 403, "host_not_allowed", f"worker host {host!r} is not allowed: start with --allow-host {host}"
             )
         known = self._workers.setdefault(worker.id, worker)
         if known.url != worker.url:
-            raise Problem(409, "worker_exists", f"worker {worker.id} is {known.url}: remove it or choose another id")
+            raise HttpError(409, "worker_exists", f"worker {worker.id} is {known.url}: remove it or choose another id")
         await self._look_at([known])
         return known
 
@@ -120,8 +133,8 @@ class Fleet:
         if worker is None:
             return False
         self.router.remove_worker(worker_id)
-        await self._unsubscribe(worker)
-        self.index.remove_worker(worker_id)
+        async with self._changing:
+            await self._drop_sources(worker)
         return True
 
     def suspect(self, worker_id: str, reason: str) -> None:
@@ -140,27 +153,34 @@ class Fleet:
 
     def source_states(self, worker: Worker) -> dict[int | None, SourceState]:
         """The state of each of a worker's sources, by rank."""
-        if worker.subscription is None:
+        if self._receiver is None:
             return {}
-        return {source.dp_rank: worker.subscription.state(worker.id, source.dp_rank) for source in worker.sources}
+        return {source.dp_rank: self._receiver.state(worker.id, source.dp_rank) for source in worker.sources}
 
     @property
     def is_settled(self) -> bool:
         """Whether a worker is up, and no source of one that is up is still connecting or recovering."""
         up = [worker for worker in self.workers if worker.up]
         states = (state for worker in up for state in self.source_states(worker).values())
-        return bool(up) and all(state.state not in {"connecting", "recovering"} for state in states)
+        return bool(up) and all(state.state not in {State.CONNECTING, State.RECOVERING} for state in states)
 
     async def models(self) -> list[dict[str, Any]]:
-        """What the workers that are up serve, each model once."""
+        """What the workers that are up serve, each model once.
+
+        Raises:
+            NoWorkerError: no worker is up.
+        """
         asked = [worker for worker in self.workers if worker.up]
+        if not asked:
+            raise NoWorkerError(f"none of {len(self._workers)} workers is up: no model is served")
         answers = await asyncio.gather(*(self._get(worker, "/v1/models") for worker in asked), return_exceptions=True)
         merged: dict[str, dict[str, Any]] = {}
         for answer in answers:
             if isinstance(answer, bytes):
                 try:
                     models = msgspec.json.decode(answer, type=dict[str, Any]).get("data", [])
-                    merged |= {model["id"]: model for model in reversed(models)} | merged
+                    for model in models:
+                        merged.setdefault(model["id"], model)
                 except (msgspec.DecodeError, KeyError, TypeError):
                     continue
         return list(merged.values())
@@ -171,7 +191,7 @@ class Fleet:
         fresh = [worker for worker in workers if worker.up and not worker.is_discovered]
         found = await asyncio.gather(*(self._find_sources(worker) for worker in fresh))
         async with self._changing:
-            self._fit_index([source for sources in found for source in sources or ()])
+            await self._fit_index([source for sources in found for source in sources or ()])
             for worker, sources in zip(fresh, found, strict=True):
                 if self._workers.get(worker.id) is worker:  # else removed meanwhile
                     await self._take_in(worker, sources)
@@ -218,15 +238,16 @@ class Fleet:
             worker.events = str(error)
             return ()
 
-    def _fit_index(self, sources: Sequence[Source]) -> None:
+    async def _fit_index(self, sources: Sequence[Source]) -> None:
         """Choose the index's block size while nothing is in it and none was set."""
         sizes = {source.block_size for source in sources if source.block_size}
-        in_use = any(worker.subscription for worker in self._workers.values())
-        if self._settings.block_size is not None or in_use or not sizes:
+        is_in_use = any(worker.sources for worker in self._workers.values())
+        if self._settings.block_size is not None or is_in_use or not sizes:
             return
         common = math.lcm(*sizes)
         block_size = common * -(-SMALLEST_BLOCK_SIZE // common)
         if block_size != self.index.block_size:
+            await self.close()
             self.index = PrefixIndex(block_size)
             self.router.index = self.index
 
@@ -239,38 +260,41 @@ class Fleet:
         self.router.set_up(worker.id, worker.up)
         if sources is None or (sources and list(sources) == list(worker.sources)):
             return
-        await self._unsubscribe(worker)
-        self.index.remove_worker(worker.id)
+        await self._drop_sources(worker)
         if sources:
             try:
-                self._subscribe_to(worker, sources)
+                self._follow(worker, sources)
             except KVEventsError as error:
+                await self._drop_sources(worker)
                 worker.events = str(error)
                 _log.warning("worker %s gets requests, but its events are not used: %s", worker.id, error)
 
-    def _subscribe_to(self, worker: Worker, sources: Sequence[Source]) -> None:
+    def _follow(self, worker: Worker, sources: Sequence[Source]) -> None:
+        """Receive a worker's events into the index."""
         size = max((source.block_size for source in sources if source.block_size), default=None)
         if size is not None and self.index.block_size % size:
             raise ConfigError(
                 f"its blocks have {size} tokens and those of the index {self.index.block_size}, which is no multiple: "
                 f"start the router with --block-size {math.lcm(size, self.index.block_size)}"
             )
-        index = self.index
-        index.add_worker(worker.id, block_size=size, residency=sources[0].residency)
+        self.index.add_worker(worker.id, block_size=size, residency=sources[0].residency)
+        if self._receiver is None:
+            self._receiver = self._subscribe((), self.index, on_state=self._on_state)
         for source in sources:
-            index.set_state(worker.id, source.dp_rank, "connecting")
+            self.index.set_state(worker.id, source.dp_rank, State.CONNECTING)
+            self._receiver.add_source(source)
+            worker.sources = (*worker.sources, source)
 
-        def on_state(worker_id: str, dp_rank: int | None, state: SourceState) -> None:
-            index.set_state(worker_id, dp_rank, state.state)
+    def _on_state(self, worker_id: str, dp_rank: int | None, state: SourceState) -> None:
+        self.index.set_state(worker_id, dp_rank, state.state)
 
-        worker.subscription = self._subscribe(sources, index, on_state=on_state)
-        worker.sources = sources
-        worker.events = None
-
-    async def _unsubscribe(self, worker: Worker) -> None:
-        subscription, worker.subscription, worker.sources = worker.subscription, None, ()
-        if subscription is not None:
-            await asyncio.to_thread(subscription.close)
+    async def _drop_sources(self, worker: Worker) -> None:
+        """Stop receiving a worker's events and forget what it held."""
+        sources, worker.sources = worker.sources, ()
+        if self._receiver is not None:
+            for source in sources:
+                await asyncio.to_thread(self._receiver.remove_source, worker.id, source.dp_rank)
+        self.index.remove_worker(worker.id)
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """The body of a worker's answer with status 200."""

@@ -7,7 +7,7 @@ import msgspec
 
 from kvevents.engine.protocol import ChatRequest, Message, RequestError, TokenId
 from kvevents.engine.tokenizer import Tokenizer
-from kvevents.server.problems import Problem
+from kvevents.server.errors import HttpError
 
 
 class Prompt(NamedTuple):
@@ -54,43 +54,41 @@ class PromptReader:
         """The prompt in a body with one of `token_ids`, `text`, `prompt` and `messages`.
 
         Raises:
-            Problem: 400, the body is no JSON or there is not exactly one prompt of a known form in it.
+            HttpError: 400, the body is no JSON or there is not exactly one prompt of a known form in it.
         """
         try:
             form = _decode(body)
             tokens = self._tokens(form)
         except UnicodeDecodeError as error:
-            raise Problem(400, "not_json", f"body: expected JSON in UTF-8: {error}") from None
+            raise HttpError(400, "not_json", f"body: expected JSON in UTF-8: {error}") from None
         except msgspec.ValidationError as error:
-            raise Problem(400, "bad_request", f"body: {error}") from None
+            raise HttpError(400, "bad_request", f"body: {error}") from None
         except msgspec.DecodeError as error:
-            raise Problem(400, "not_json", f"body: expected JSON: {error}") from None
+            raise HttpError(400, "not_json", f"body: expected JSON: {error}") from None
         except OverflowError:
-            raise Problem(400, "bad_request", "body: expected token ids below 2**63") from None
+            raise HttpError(400, "bad_request", "body: expected token ids below 2**63") from None
         except RequestError as error:
-            raise Problem(400, "bad_request", str(error)) from None
+            raise HttpError(400, "bad_request", str(error)) from None
         return Prompt(tokens, form.model, form.lora_name or form.lora_path, form.cache_salt)
 
     def read_leniently(self, body: bytes) -> Prompt:
         """As `read`, but a JSON body of a form that only the engine may know gives a prompt without tokens.
 
         Raises:
-            Problem: 400, the body is no JSON.
+            HttpError: 400, the body is no JSON.
         """
         try:
             return self.read(body)
-        except Problem as problem:
-            if problem.code == "not_json":
+        except HttpError as error:
+            if error.code == "not_json":
                 raise
-            return Prompt(array("q"), unread=problem.message)
+            return Prompt(array("q"), unread=error.message)
 
     def _tokens(self, form: _Form) -> "array[int]":
-        given = [one for one in (form.token_ids, form.text, form.prompt, form.messages) if one is not None]
-        if len(given) != 1:
-            raise Problem(
-                400, "bad_request", f"body: expected one of token_ids, text, prompt and messages, got {len(given)}"
-            )
+        prompts = [one for one in (form.token_ids, form.text, form.prompt) if one is not None]
+        if len(prompts) + (form.messages is not None) != 1:
+            raise HttpError(400, "bad_request", "body: expected one of token_ids, text, prompt and messages")
         if form.messages is not None:
             return ChatRequest(messages=form.messages).read(self._tokenizer).tokens
-        prompt = given[0]
+        (prompt,) = prompts
         return self._tokenizer.encode(prompt) if isinstance(prompt, str) else array("q", prompt)

@@ -10,11 +10,11 @@ from starlette.types import Receive, Scope, Send
 from kvevents.routing import Decision, NoWorkerError
 from kvevents.server.body import read_body
 from kvevents.server.client import Client
+from kvevents.server.errors import HttpError
 from kvevents.server.ledger import Outcome
-from kvevents.server.problems import Problem
 from kvevents.server.prompts import Prompt
 from kvevents.server.service import Service
-from kvevents.server.upstream import Unanswered, error_event, failure, request_headers, response_headers
+from kvevents.server.upstream import UnansweredError, error_event, failure, request_headers, response_headers
 from kvevents.server.usage import UsageTail
 
 MAX_DELIVERIES = 2
@@ -58,17 +58,17 @@ class Proxy:
                 service.ledger.unplaced += 1
                 if trouble is None:
                     raise
-                raise Problem(502, "worker_failed", f"{trouble}; {error}") from None
+                raise HttpError(502, "worker_failed", f"{trouble}; {error}") from None
             try:
                 await self._attempt(decision, scope, body, client)
-            except Unanswered as error:
+            except UnansweredError as error:
                 trouble = f"worker {decision.worker} {error}"
                 if error.is_late:
-                    raise Problem(504, "worker_timeout", trouble) from None
+                    raise HttpError(504, "worker_timeout", trouble) from None
                 tried.add(decision.worker)
                 deliveries += error.delivered
                 if deliveries == MAX_DELIVERIES:
-                    raise Problem(502, "worker_failed", f"{trouble}, the second over this request") from None
+                    raise HttpError(502, "worker_failed", f"{trouble}, the second over this request") from None
             else:
                 return
 
@@ -82,7 +82,7 @@ class Proxy:
         """Have one worker answer. The decision has ended, and is in the books, when this returns or raises.
 
         Raises:
-            Unanswered: the worker failed before anything was sent to the client.
+            UnansweredError: the worker failed before anything was sent to the client.
         """
         service = self._service
         tail = UsageTail()
@@ -94,7 +94,7 @@ class Proxy:
             service.fleet.suspect(decision.worker, reason)
             if not client.is_started:
                 outcome = "unanswered"
-                raise Unanswered(reason, error) from error
+                raise UnansweredError(reason, error) from error
             outcome = "broken"
             if client.is_event_stream:
                 message = f"worker {decision.worker} {reason}"

@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 
 import aiohttp
 
 from kvevents.engine.tokenizer import ByteTokenizer
 from kvevents.routing import Router
-from kvevents.server.fleet import Fleet
+from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
 from kvevents.server.settings import Settings
-from kvevents.server.worker import Subscription
-from kvevents.transport import Source, Subscriber, discover
+from kvevents.transport import Subscriber, discover
 
 KEEP_ALIVE_S = 2.0
 """Less than the 5 s after which engines close an idle connection, so that none is closed as it is used again."""
@@ -26,7 +25,7 @@ class Service:
     Args:
         settings: of the service.
         discover: finds a worker's event sources.
-        subscribe: starts receiving from sources into the index.
+        subscribe: makes what receives from sources into the index.
     """
 
     http: aiohttp.ClientSession
@@ -35,8 +34,8 @@ class Service:
         self,
         settings: Settings,
         *,
-        discover: Callable[..., Sequence[Source]] = discover,
-        subscribe: Callable[..., Subscription] = Subscriber,
+        discover: Discover = discover,
+        subscribe: Subscribe = Subscriber,
     ) -> None:
         self.settings = settings
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)

@@ -2,7 +2,6 @@
 
 import hmac
 import ipaddress
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,8 +9,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvevents.errors import ConfigError
-
-MAX_PORT = 65_535
 
 
 class Secret:
@@ -86,9 +83,11 @@ def worker_address(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
-        raise ConfigError(f"worker URL {url!r}: {error}") from None
-    plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
+        raise ConfigError(f"worker URL: expected http://host:port: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("worker URL: expected http://host:port, got one with a user or password in it")
+    is_plain = not (parts.path.strip("/") or parts.query or parts.fragment)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not is_plain:
         raise ConfigError(f"worker URL: expected http://host:port, got {url!r}")
     return parts.hostname, port
 
@@ -140,11 +139,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def settings_tokens(environment: Mapping[str, str] = os.environ) -> dict[str, Secret | None]:
-    """Both tokens from the environment, under their names in `Settings`."""
-    return {
-        "client_token": token_from(environment, "KVEVENTS_CLIENT_TOKEN"),
-        "admin_token": token_from(environment, "KVEVENTS_ADMIN_TOKEN"),
-    }

@@ -36,7 +36,7 @@ _NOT_SENT_BACK = _HOP_BY_HOP | {b"date", b"server"}
 Headers = list[tuple[bytes, bytes]]
 
 
-class Unanswered(Exception):
+class UnansweredError(Exception):
     """A worker failed before anything was sent to the client.
 
     Attributes:

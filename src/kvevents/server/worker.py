@@ -1,20 +1,9 @@
 """One engine as the service knows it."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from kvevents.server.settings import worker_address
-from kvevents.transport import Source, SourceState
-
-
-class Subscription(Protocol):
-    """A running `kvevents.transport.Subscriber`, as far as the fleet needs it."""
-
-    def state(self, worker_id: str, dp_rank: int | None) -> SourceState:
-        """The state of one of its sources."""
-
-    def close(self) -> None:
-        """Stop receiving."""
+from kvevents.transport import Source
 
 
 class Worker:
@@ -25,9 +14,8 @@ class Worker:
         url: its base URL without a trailing slash.
         up: whether it answers; only then it is chosen.
         reason: why it is up or down.
-        events: what is known about its events when there is no source; None when there is one.
+        events: why there is no source, while there is none.
         sources: where its events come from, one per rank.
-        subscription: what receives them; None without sources.
         ranks: its data-parallel ranks.
         models: the models it says it serves.
         is_discovered: whether its sources are known to be those of the engine that answers now.
@@ -41,9 +29,8 @@ class Worker:
         self.id = worker_id or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         self.up = False
         self.reason = "not asked yet"
-        self.events: str | None = "not asked yet"
+        self.events = "not asked yet"
         self.sources: Sequence[Source] = ()
-        self.subscription: Subscription | None = None
         self.ranks = 1
         self.models: frozenset[str] = frozenset()
         self.is_discovered = False

@@ -12,7 +12,7 @@ _TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_f
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-class Problem(Exception):
+class HttpError(Exception):
     """A request that cannot be answered as asked.
 
     Attributes:
@@ -46,27 +46,26 @@ def is_openai(path: str) -> bool:
     return path.startswith("/v1/")
 
 
-def as_problem(error: Exception) -> Problem:
-    """The problem that an exception stands for."""
+def as_http_error(error: Exception) -> HttpError:
+    """How an exception is said over HTTP."""
     match error:
-        case Problem():
+        case HttpError():
             return error
         case HTTPException():
-            return Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), error.detail)
+            return HttpError(error.status_code, _CODES.get(error.status_code, "bad_request"), error.detail)
         case ClientDisconnect():
-            return Problem(499, "client_left", "the client left before its request was complete")
+            return HttpError(499, "client_left", "the client left before its request was complete")
         case NoWorkerError():
-            return Problem(503, "no_worker", str(error))
+            return HttpError(503, "no_worker", str(error))
         case ConfigError():
-            return Problem(400, "bad_request", str(error))
+            return HttpError(400, "bad_request", str(error))
         case _:
-            return Problem(500, "internal_error", "the router failed on this request; its log says where")
+            return HttpError(500, "internal_error", "the router failed on this request; its log says where")
 
 
 async def respond(request: Request, error: Exception) -> Response:
     """Exception handler of the application."""
-    problem = as_problem(error)
-    response = problem.response(request.url.path)
+    response = as_http_error(error).response(request.url.path)
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

@@ -1,0 +1,74 @@
+"""The application: every path and what serves it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kvevents.errors import KVEventsError
+from kvevents.server.access import Access
+from kvevents.server.control import Control
+from kvevents.server.errors import HttpError, respond
+from kvevents.server.fleet import Discover, Subscribe
+from kvevents.server.proxy import Proxy
+from kvevents.server.service import Service
+from kvevents.server.settings import Settings
+from kvevents.transport import Subscriber, discover
+
+
+def create_app(
+    settings: Settings,
+    *,
+    discover: Discover = discover,
+    subscribe: Subscribe = Subscriber,
+) -> Starlette:
+    """The router as an ASGI application. Its lifespan finds the workers and receives their events.
+
+    Args:
+        settings: of the service.
+        discover: finds a worker's event sources; `kvevents.transport.discover`.
+        subscribe: makes what receives from sources into the index; `kvevents.transport.Subscriber`.
+
+    Raises:
+        ConfigError: an unknown policy.
+    """
+    service = Service(settings, discover=discover, subscribe=subscribe)
+    control = Control(service)
+    proxy = Proxy(service)
+
+    async def models(_request: Request) -> Response:
+        served = await service.fleet.models()
+        return Response(msgspec.json.encode({"object": "list", "data": served}), media_type="application/json")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    errors: tuple[type[Exception], ...] = (HttpError, KVEventsError, HTTPException, ClientDisconnect, Exception)
+    return Starlette(
+        routes=[
+            Route("/v1/completions", proxy, methods=["POST"]),
+            Route("/v1/chat/completions", proxy, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/route", control.route, methods=["POST"]),
+            Route("/query", control.query, methods=["POST"]),
+            Route("/workers", control.workers),
+            Route("/workers", control.add_worker, methods=["POST"]),
+            Route("/workers/{worker_id}", control.remove_worker, methods=["DELETE"]),
+            Route("/policy", control.set_policy, methods=["POST"]),
+            Route("/stats", control.stats),
+            Route("/metrics", control.metrics),
+            Route("/health", control.health),
+            Route("/ready", control.ready),
+        ],
+        middleware=[Middleware(Access, client=settings.client_token, admin=settings.admin_token)],
+        exception_handlers=dict.fromkeys(errors, respond),
+        lifespan=lifespan,
+    )

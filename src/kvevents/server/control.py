@@ -1,0 +1,175 @@
+"""The endpoints for whoever runs the router: decisions, matches, workers, figures."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kvevents.routing import POLICIES, Decision, make_policy
+from kvevents.server.body import read_body
+from kvevents.server.errors import HttpError
+from kvevents.server.service import Service
+from kvevents.server.worker import Worker
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _AddWorker(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    id: str | None = None
+
+
+class _SetPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+
+
+class Control:
+    """One method per endpoint: read, one call, answer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def route(self, request: Request) -> Response:
+        """`POST /route`: where this prompt would go. Takes a turn, as a request would, but opens none."""
+        prompt = self._service.prompts.read(await self._body(request))
+        router, fleet = self._service.router, self._service.fleet
+        decision = router.select(
+            prompt.tokens,
+            lora_name=prompt.lora_name,
+            cache_salt=prompt.cache_salt,
+            exclude=fleet.unfit(prompt.model),
+        )
+        router.complete(decision)
+        return _json({"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, **_shown(decision)})
+
+    async def query(self, request: Request) -> Response:
+        """`POST /query`: how much of this prompt each worker holds."""
+        prompt = self._service.prompts.read(await self._body(request))
+        index = self._service.fleet.index
+        matches = index.match(prompt.tokens, lora_name=prompt.lora_name, cache_salt=prompt.cache_salt)
+        return _json(
+            {
+                "block_size": index.block_size,
+                "blocks": len(prompt.tokens) // index.block_size,
+                "matches": [
+                    {
+                        "worker": match.worker,
+                        "dp_rank": match.dp_rank,
+                        "total": match.total,
+                        "tiers": match.tiers,
+                        "fastest": match.fastest,
+                        "usable": match.usable,
+                        "state": match.state,
+                    }
+                    for match in matches
+                ],
+            }
+        )
+
+    async def workers(self, _request: Request) -> Response:
+        """`GET /workers`: every worker, its load and the state of its events."""
+        return _json({"workers": [self._worker(worker) for worker in self._service.fleet.workers]})
+
+    async def add_worker(self, request: Request) -> Response:
+        """`POST /workers` with `{url, id?}`: take in a worker; it is asked before the answer is given."""
+        asked = _decode(await self._body(request), _AddWorker)
+        worker = await self._service.fleet.add(asked.url, worker_id=asked.id)
+        return _json(self._worker(worker), status=201)
+
+    async def remove_worker(self, request: Request) -> Response:
+        """`DELETE /workers/{id}`: send it no more requests; those it works on go on."""
+        worker_id = request.path_params["worker_id"]
+        if not await self._service.fleet.remove(worker_id):
+            raise HttpError(404, "no_such_worker", f"worker {worker_id!r} is not known; GET /workers lists them")
+        return Response(status_code=204)
+
+    async def set_policy(self, request: Request) -> Response:
+        """`POST /policy` with `{policy}`: change how workers are chosen; open requests keep counting."""
+        asked = _decode(await self._body(request), _SetPolicy)
+        self._service.router.policy = make_policy(asked.policy)
+        return _json({"policy": asked.policy})
+
+    async def stats(self, _request: Request) -> Response:
+        """`GET /stats`: index, workers and sums per policy."""
+        service = self._service
+        outcomes: dict[str, dict[str, int]] = {}
+        for (worker, outcome), count in service.ledger.outcomes.items():
+            outcomes.setdefault(worker, {})[outcome] = count
+        return _json(
+            {
+                "policy": service.router.policy.name,
+                "policies": list(POLICIES),
+                "block_size": service.fleet.index.block_size,
+                "requests": service.ledger.policies,
+                "outcomes": outcomes,
+                "unplaced_requests": service.ledger.unplaced,
+                "unread_prompts": service.ledger.unread,
+                "workers": [self._worker(worker) for worker in service.fleet.workers],
+                "index": service.fleet.index.stats(),
+            }
+        )
+
+    async def metrics(self, _request: Request) -> Response:
+        """`GET /metrics`: Prometheus' text format."""
+        return Response(self._service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def health(self, _request: Request) -> Response:
+        """`GET /health`: the router runs."""
+        return _json({"status": "ok"})
+
+    async def ready(self, _request: Request) -> Response:
+        """`GET /ready`: some worker takes requests, and no picture of a worker is still being built."""
+        is_ready = self._service.fleet.is_settled
+        return _json({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request.scope, request.receive, limit=self._service.settings.max_body_bytes)
+
+    def _worker(self, worker: Worker) -> dict[str, Any]:
+        loads = self._service.router.loads()
+        states = self._service.fleet.source_states(worker)
+        return {
+            "id": worker.id,
+            "url": worker.url,
+            "up": worker.up,
+            "reason": worker.reason,
+            "models": sorted(worker.models),
+            "ranks": [
+                {"dp_rank": rank, "requests": load.requests, "queued_tokens": load.queued, "decode_tokens": load.decode}
+                for (name, rank), load in loads.items()
+                if name == worker.id
+            ],
+            "events": "received" if worker.sources else worker.events,
+            "sources": [
+                {
+                    "dp_rank": source.dp_rank,
+                    "endpoint": source.endpoint,
+                    "replay_endpoint": source.replay_endpoint,
+                    "block_size": source.block_size,
+                    **_state(states[source.dp_rank]),
+                }
+                for source in worker.sources
+            ],
+        }
+
+
+def _shown(decision: Decision) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(decision)
+    del shown["id"]
+    return shown
+
+
+def _state(state: Any) -> dict[str, Any]:
+    return {"state": state.state, "reason": state.reason, "since": state.since, "counters": state.counters}
+
+
+def _decode(body: bytes, form: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HttpError(400, "bad_request", f"body: {error}") from None
+
+
+def _json(value: object, *, status: int = 200) -> Response:
+    return Response(_encode(value), status, media_type="application/json")

@@ -1,0 +1,234 @@
+"""Decisions, matches and figures over HTTP."""
+
+import aiohttp
+import pytest
+
+from kvevents.transport import State
+from serving import fleet, get, post, run, text, with_events
+
+pytestmark = pytest.mark.integration
+
+PROMPT = list(range(256))
+FAILED_PROBES = "kvevents_worker_probes_failed_total"
+
+
+def test_route_says_where_and_why_and_sends_nothing() -> None:
+    async def test() -> None:
+        async with fleet() as (url, (one, other), (_, events)):
+            events.store(PROMPT[:192], block_size=64)
+            events.say(State.LIVE)
+            decision = await post(url, "/route", {"token_ids": PROMPT})
+            assert decision["worker"] == other.id
+            assert decision["url"] == other.url
+            assert decision["dp_rank"] == 0
+            assert decision["usable"] == 3
+            assert decision["cached_tokens"] == 192
+            assert decision["prompt_tokens"] == 256
+            assert decision["policy"] == "kv"
+            assert decision["block_size"] == 64
+            assert other.id in decision["reason"]
+            chosen, rival = decision["scores"]
+            assert (chosen["worker"], chosen["usable"], chosen["prefill"], chosen["state"]) == (other.id, 3, 64, "live")
+            assert (rival["worker"], rival["usable"], rival["prefill"]) == (one.id, 0, 256)
+            assert chosen["cost"] < rival["cost"]
+            assert one.arrived == other.arrived == []
+            ranks = [worker["ranks"][0] for worker in (await get(url, "/stats"))["workers"]]
+            assert [rank["requests"] for rank in ranks] == [0, 0]
+
+    run(test)
+
+
+def test_route_takes_every_form_of_prompt() -> None:
+    async def test() -> None:
+        text = "x" * 130
+        taken: list[tuple[dict[str, object], int]] = [
+            ({"text": text}, 130),
+            ({"prompt": text, "max_tokens": 3, "stream": True}, 130),
+            ({"prompt": PROMPT}, 256),
+            ({"token_ids": PROMPT}, 256),
+            ({"messages": [{"role": "user", "content": text}]}, 130 + len("<|user|>\n\n<|assistant|>\n")),
+        ]
+        refused: list[object] = [
+            {},
+            {"text": "a", "token_ids": [1]},
+            {"token_ids": [-1]},
+            {"token_ids": [2**70]},
+            {"text": 3},
+            [],
+        ]
+        async with fleet(1) as (url, _, _):
+            for body, tokens in taken:
+                assert (await post(url, "/route", body))["prompt_tokens"] == tokens
+            for wrong in refused:
+                error = (await post(url, "/route", wrong, status=400))["error"]
+                assert set(error) == {"code", "message"}
+
+    run(test)
+
+
+def test_round_robin_goes_round_by_route_alone() -> None:
+    async def test() -> None:
+        async with fleet(3, policy="round_robin") as (url, stubs, _):
+            chosen = [(await post(url, "/route", {"token_ids": PROMPT}))["worker"] for _ in range(6)]
+            assert chosen == [stub.id for stub in stubs] * 2
+
+    run(test)
+
+
+def test_query_says_what_each_worker_holds() -> None:
+    async def test() -> None:
+        async with fleet() as (url, (one, other), (first, second)):
+            first.store(PROMPT[:64], block_size=64)
+            second.store(PROMPT[:128], block_size=64)
+            first.say(State.LIVE)
+            second.say(State.DEGRADED)
+            answered = await post(url, "/query", {"token_ids": PROMPT})
+            assert (answered["block_size"], answered["blocks"]) == (64, 4)
+            matches = {match["worker"]: match for match in answered["matches"]}
+            assert matches[one.id]["total"] == matches[one.id]["usable"] == 1
+            assert matches[one.id]["state"] == "live"
+            assert matches[other.id]["total"] == 2
+            assert matches[other.id]["tiers"]["GPU"] == matches[other.id]["fastest"]["GPU"] == 2
+            assert matches[other.id]["state"] == "degraded"
+            assert matches[other.id]["dp_rank"] == 0
+
+    run(test)
+
+
+def test_salted_prompts_meet_only_their_own() -> None:
+    async def test() -> None:
+        async with fleet(1) as (url, _, (events,)):
+            events.store(PROMPT, block_size=64, cache_salt="tenant")
+            events.say(State.LIVE)
+            assert (await post(url, "/route", {"token_ids": PROMPT, "cache_salt": "tenant"}))["usable"] == 4
+            assert (await post(url, "/route", {"token_ids": PROMPT}))["usable"] == 0
+            assert "tenant" not in str(await get(url, "/stats"))
+
+    run(test)
+
+
+def test_completions_follow_the_events() -> None:
+    async def test() -> None:
+        async with fleet(4) as (url, stubs, events), aiohttp.ClientSession(url) as http:
+            events[2].store(PROMPT, block_size=64)
+            events[2].say(State.LIVE)
+            for _ in range(3):
+                async with http.post("/v1/completions", json={"prompt": PROMPT}) as response:
+                    assert response.headers["x-kvevents-worker"] == stubs[2].id
+                    assert response.headers["x-kvevents-expected-cached-blocks"] == "3"
+            figures = (await get(url, "/stats"))["requests"]["kv"]
+            assert figures["expected_cached_tokens"] == 3 * 192
+            assert figures["missed_cached_tokens"] == 0
+
+    run(test)
+
+
+def test_ranks_are_addressed_where_there_are_several() -> None:
+    async def test() -> None:
+        async with (
+            fleet(1, discover=with_events(ranks=2)) as (url, (engine,), (events,)),
+            aiohttp.ClientSession(url) as http,
+        ):
+            events.store(PROMPT, block_size=64, dp_rank=1)
+            events.say(State.LIVE, dp_rank=1)
+            async with http.post("/v1/completions", json={"prompt": PROMPT}) as response:
+                assert response.headers["x-kvevents-rank"] == "1"
+            assert engine.completions[0].headers["x-data-parallel-rank"] == "1"
+            (worker,) = (await get(url, "/workers"))["workers"]
+            assert [rank["dp_rank"] for rank in worker["ranks"]] == [0, 1]
+            assert [source["state"] for source in worker["sources"]] == ["connecting", "live"]
+
+    run(test)
+
+
+def test_the_policy_changes_while_it_runs() -> None:
+    async def test() -> None:
+        async with fleet() as (url, _, _), aiohttp.ClientSession(url) as http:
+            assert await post(url, "/policy", {"policy": "round_robin"}) == {"policy": "round_robin"}
+            async with http.post("/v1/completions", json={"prompt": PROMPT}) as response:
+                assert response.status == 200
+            figures = await get(url, "/stats")
+            assert figures["policy"] == "round_robin"
+            assert figures["requests"]["round_robin"]["requests"] == 1
+            error = (await post(url, "/policy", {"policy": "fastest"}, status=400))["error"]
+            assert "kv, round_robin, random, least_loaded" in error["message"]
+
+    run(test)
+
+
+def test_ready_waits_for_pictures_that_are_being_built() -> None:
+    async def test() -> None:
+        async with fleet(2) as (url, _, (one, other)), aiohttp.ClientSession(url) as http:
+
+            async def ready() -> int:
+                async with http.get("/ready") as response:
+                    return response.status
+
+            assert await ready() == 503
+            one.say(State.LIVE)
+            other.say(State.RECOVERING)
+            assert await ready() == 503
+            other.say(State.DEGRADED)
+            assert await ready() == 200
+            assert await get(url, "/health") == {"status": "ok"}
+
+    run(test)
+
+
+def test_metrics_have_units_and_bounded_labels() -> None:
+    async def test() -> None:
+        async with fleet(1) as (url, (engine,), (events,)), aiohttp.ClientSession(url) as http:
+            events.store(PROMPT, block_size=64)
+            events.say(State.LIVE)
+            async with http.post("/v1/completions", json={"prompt": PROMPT}) as response:
+                await response.read()
+            metrics = await text(url, "/metrics")
+            for line in (
+                f'kvevents_requests_total{{outcome="ok",worker="{engine.id}"}} 1.0',
+                f'kvevents_worker_up{{worker="{engine.id}"}} 1.0',
+                f'kvevents_source_state{{rank="0",state="live",worker="{engine.id}"}} 1.0',
+                f'kvevents_open_requests{{rank="0",worker="{engine.id}"}} 0.0',
+                'kvevents_policy_reported_cached_tokens_total{policy="kv"} 128.0',
+                "kvevents_select_seconds_count 1.0",
+                "kvevents_upstream_first_byte_seconds_count 1.0",
+            ):
+                assert line in metrics
+            assert f'kvevents_index_held_blocks{{rank="0",tier="GPU",worker="{engine.id}"}} 4.0' in metrics
+            labels = {
+                part.split("=")[0]
+                for line in metrics.splitlines()
+                if "{" in line
+                for part in line.split("{")[1].split(",")
+            }
+            bounded = {"worker", "rank", "outcome", "policy", "state", "le", "tier", "code", "transition"}
+            assert labels <= bounded
+
+    run(test)
+
+
+def test_two_apps_in_one_process_do_not_meet() -> None:
+    async def test() -> None:
+        async with fleet(1) as (url, _, _), fleet(1) as (other_url, _, _):
+            await post(url, "/policy", {"policy": "random"})
+            assert (await get(other_url, "/stats"))["policy"] == "kv"
+            assert "kvevents_worker_up" in await text(other_url, "/metrics")
+
+    run(test)
+
+
+def test_unknown_paths_and_methods_are_json_errors() -> None:
+    async def test() -> None:
+        async with fleet(1) as (url, _, _), aiohttp.ClientSession(url) as http:
+            for method, path, status, code in (
+                ("GET", "/nothing", 404, "not_found"),
+                ("PUT", "/stats", 405, "method_not_allowed"),
+                ("GET", "/v1/completions", 405, "method_not_allowed"),
+                ("POST", "/v1/nothing", 404, "not_found"),
+            ):
+                async with http.request(method, path) as response:
+                    assert response.status == status
+                    error = (await response.json())["error"]
+                    assert error["code"] == code
+                    assert ("type" in error) == path.startswith("/v1/")
+
+    run(test)
