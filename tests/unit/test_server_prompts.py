@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from kvevents.engine.tokenizer import ByteTokenizer
 
+from kvevents.engine.tokenizer import ByteTokenizer
 from kvevents.server.errors import HttpError
 from kvevents.server.prompts import PromptReader
 

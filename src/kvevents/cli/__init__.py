@@ -26,6 +26,7 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
     "engine": "Serve a simulated engine over HTTP.",
+    "serve": "Route requests to the engines that have their prompts cached.",
     "tail": "Print the live events of a worker.",
 }
 """Every command with its line in `kvevents --help`."""
