@@ -95,6 +95,25 @@ def test_query_says_what_each_worker_holds() -> None:
     run(test)
 
 
+def test_holdings_are_what_the_index_believes() -> None:
+    async def test() -> None:
+        async with fleet(2) as (url, (one, other), (events, _)):
+            events.store(PROMPT[:128], block_size=64)
+            (rank,) = (await get(url, f"/holdings/{one.id}"))["ranks"]
+            assert (rank["dp_rank"], rank["seq"]) == (0, None)
+            assert rank["tiers"]["GPU"] == [1, 2]
+            assert all(
+                not blocks
+                for rank in (await get(url, f"/holdings/{other.id}"))["ranks"]
+                for blocks in rank["tiers"].values()
+            )
+            async with aiohttp.ClientSession(url) as http, http.get("/holdings/nobody") as response:
+                assert response.status == 404
+                assert (await response.json())["error"]["code"] == "no_such_worker"
+
+    run(test)
+
+
 def test_salted_prompts_meet_only_their_own() -> None:
     async def test() -> None:
         async with fleet(1) as (url, _, (events,)):

@@ -62,6 +62,7 @@ def create_app(
             Route("/workers", control.workers),
             Route("/workers", control.add_worker, methods=["POST"]),
             Route("/workers/{worker_id}", control.remove_worker, methods=["DELETE"]),
+            Route("/holdings/{worker_id}", control.holdings),
             Route("/policy", control.set_policy, methods=["POST"]),
             Route("/stats", control.stats),
             Route("/metrics", control.metrics),

@@ -81,8 +81,21 @@ class Control:
         """`DELETE /workers/{id}`: send it no more requests; those it works on go on."""
         worker_id = request.path_params["worker_id"]
         if not await self._service.fleet.remove(worker_id):
-            raise HttpError(404, "no_such_worker", f"worker {worker_id!r} is not known; GET /workers lists them")
+            raise _no_such(worker_id)
         return Response(status_code=204)
+
+    async def holdings(self, request: Request) -> Response:
+        """`GET /holdings/{id}`: the blocks that the index believes a worker holds, in the form of the engine's own."""
+        worker_id = request.path_params["worker_id"]
+        index = self._service.fleet.index
+        if worker_id not in self._service.fleet:
+            raise _no_such(worker_id)
+        last = {source.dp_rank: source.last_seq for source in index.stats().sources if source.worker == worker_id}
+        ranks = [
+            {"dp_rank": rank or 0, "seq": last.get(rank), "tiers": tiers}
+            for rank, tiers in index.holdings(worker_id).items()
+        ]
+        return _json({"ranks": ranks})
 
     async def set_policy(self, request: Request) -> Response:
         """`POST /policy` with `{policy}`: change how workers are chosen; open requests keep counting."""
@@ -152,6 +165,10 @@ class Control:
                 for source in worker.sources
             ],
         }
+
+
+def _no_such(worker_id: str) -> HttpError:
+    return HttpError(404, "no_such_worker", f"worker {worker_id!r} is not known; GET /workers lists them")
 
 
 def _shown(decision: Decision) -> dict[str, Any]:

@@ -78,6 +78,9 @@ class Fleet:
     def __getitem__(self, worker_id: str) -> Worker:
         return self._workers[worker_id]
 
+    def __contains__(self, worker_id: str) -> bool:
+        return worker_id in self._workers
+
     async def start(self, http: aiohttp.ClientSession) -> None:
         """Take in the configured workers and ask each once."""
         self._http = http
