@@ -41,7 +41,11 @@ class EngineProcess:
 def running_engine(*options: str) -> Iterator[EngineProcess]:
     """Start an engine, wait until it listens, and make sure that it is gone afterwards."""
     with subprocess.Popen(
-        [*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        [*COMMAND, "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     ) as process:
         try:
             ready = msgspec.json.decode(_first_line(process))

@@ -133,7 +133,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
         "buffer_steps": 10_000,
     }
     options = {
-        "--port": 0,
         "--dp-size": request.param,
         "--page-size": PAGE,
         "--max-total-tokens": 640,

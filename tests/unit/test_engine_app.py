@@ -242,6 +242,18 @@ def test_bad_requests_are_400_and_say_why(path: str, body: Any, says: str) -> No
     with_engine(story)
 
 
+def test_a_full_queue_is_503() -> None:
+    async def story(engine: Engine, client: httpx.AsyncClient) -> None:
+        engine.pause()
+        for _ in range(2):
+            engine.submit(engine.tokenizer.encode("abc"), max_tokens=3)
+        response = await client.post("/v1/completions", json={"prompt": [1]})
+        assert response.status_code == 503
+        assert "2 requests are waiting; try again later" in response.json()["error"]["message"]
+
+    with_engine(story, max_queued_requests=2)
+
+
 def test_other_errors_have_their_shape_too() -> None:
     async def story(_engine: Engine, client: httpx.AsyncClient) -> None:
         large = await client.post("/v1/completions", json={"prompt": [1] * 3000})

@@ -17,6 +17,7 @@ from kvevents.engine.request import Request, RequestState
 from kvevents.engine.scheduler import Progress, Scheduler
 from kvevents.engine.timing import TimingModel
 from kvevents.recorder import EventRecorder
+from kvevents.transport import PublisherStats
 
 PAGE = 4
 
@@ -34,6 +35,9 @@ class Outbox:
         assert dp_rank == 1
         self.sent.append((round(self._clock.now(), 6), [event["type"] for event in events]))
         return len(self.sent) - 1
+
+    def stats(self) -> PublisherStats:
+        return msgspec.convert(dict.fromkeys(PublisherStats.__struct_fields__, 0) | {"dropped": 2}, PublisherStats)
 
     def close(self) -> None:
         self.is_closed = True
@@ -190,6 +194,21 @@ def test_an_arrival_waits_for_the_step_under_way_only() -> None:
     assert bench.finished == [("late", 0.178), ("long", 0.418)]
 
 
+def test_an_abort_during_a_pause_gives_the_memory_back() -> None:
+    bench = Bench()
+
+    async def story() -> None:
+        request = bench.submit("a", 0, 8, 1000)
+        await until(lambda: request.produced >= 5)
+        bench.rank.pause()
+        bench.rank.abort(request)
+        await until(lambda: request.state is RequestState.ABORTED)
+        assert bench.rank.scheduler.memory.private == 0
+        assert bench.rank.flush()
+
+    bench.run(story)
+
+
 def test_requests_are_told_when_the_rank_stops() -> None:
     bench = Bench()
     requests = []
@@ -214,6 +233,7 @@ def test_a_row_of_steps_that_crosses_the_interval_reports_once() -> None:
     announcer.after(Progress(0, 3, []))
     assert len(outbox.sent) == 1
     assert announcer.steps_to_report == 38
+    assert announcer.dropped == 2
     announcer.close()
     announcer.close()
     assert outbox.is_closed

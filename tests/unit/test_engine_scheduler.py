@@ -15,6 +15,7 @@ from kvevents.engine.scheduler import Progress, Scheduler
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import CapacityError
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored
+from kvevents.index import PrefixIndex
 
 PAGE = 4
 TIMING = TimingModel(prefill_tokens_per_second=1000, decode_step_ms=10, decode_step_per_request_ms=1)
@@ -317,3 +318,26 @@ def test_events_tell_exactly_what_is_held(
             assert held >= set(event.block_hashes)
             held -= set(event.block_hashes)
     assert len(held) * PAGE <= capacity
+
+
+@given(
+    plan=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 12), st.sampled_from([None, "x", "y"])),
+        min_size=1,
+        max_size=20,
+    ),
+    capacity=st.sampled_from([56, 120, 400]),
+)
+def test_an_index_of_the_events_predicts_what_is_found_cached(
+    plan: list[tuple[int, int, int, str | None]], capacity: int
+) -> None:
+    bench = Bench(capacity=capacity, chunk=16)
+    index = PrefixIndex(PAGE)
+    for family, length, outputs, salt in plan:
+        tokens = prompt(1000 * family, length)
+        (match,) = index.match(tokens, cache_salt=salt) or (None,)
+        request = bench.add(tokens, outputs=outputs, cache_salt=salt)
+        bench.finish(most=7)
+        assert request.cached == min(match.usable if match else 0, (length - 1) // PAGE) * PAGE
+        if (batch := bench.cache.take_batch()) is not None:
+            index.apply("engine", batch)

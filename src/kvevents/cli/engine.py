@@ -27,6 +27,7 @@ def engine(
         int, Parameter(name=["--chunked-prefill-size", "--max-prefill-tokens"])
     ] = _CONFIG.chunked_prefill_size,
     max_running_requests: int = _CONFIG.max_running_requests,
+    max_queued_requests: int = _CONFIG.max_queued_requests,
     stream_interval: int = _CONFIG.stream_interval,
     prefill_tokens_per_second: float = _TIMING.prefill_tokens_per_second,
     decode_step_ms: float = _TIMING.decode_step_ms,
@@ -56,6 +57,7 @@ def engine(
         eviction_policy: Which cached prefixes go first.
         chunked_prefill_size: Prompt tokens computed in one step at most.
         max_running_requests: Requests that a rank runs at once at most.
+        max_queued_requests: Requests that wait for a rank at most.
         stream_interval: Output tokens between two chunks of a stream; the first comes at once.
         prefill_tokens_per_second: Speed of prefill.
         decode_step_ms: Base time of a decode step.
@@ -77,6 +79,7 @@ def engine(
             eviction_policy=eviction_policy,
             chunked_prefill_size=chunked_prefill_size,
             max_running_requests=max_running_requests,
+            max_queued_requests=max_queued_requests,
             stream_interval=stream_interval,
             timing=TimingModel(
                 prefill_tokens_per_second=prefill_tokens_per_second,

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from kvevents.engine.scheduler import Progress
+from kvevents.transport import PublisherStats
 
 DECODE_INTERVAL = 40
 """Decode steps between two looks at the event queue, as in SGLang."""
@@ -19,8 +20,17 @@ class EventSource(Protocol):
 class Publisher(Protocol):
     """Where batches go."""
 
-    def publish(self, batch: bytes, /) -> int: ...
-    def close(self) -> None: ...
+    def publish(self, batch: bytes, /) -> int:
+        """Send a batch; its sequence number."""
+        ...
+
+    def stats(self) -> PublisherStats:
+        """What was published and what was dropped."""
+        ...
+
+    def close(self) -> None:
+        """Send the rest and close; again is a no-op."""
+        ...
 
 
 class Announcer:
@@ -43,6 +53,11 @@ class Announcer:
         self._publisher = publisher
         self._dp_rank = dp_rank
         self._decode_steps = 0
+
+    @property
+    def dropped(self) -> int:
+        """Batches that the publisher had to drop."""
+        return self._publisher.stats().dropped if self._publisher else 0
 
     @property
     def steps_to_report(self) -> int:

@@ -22,9 +22,11 @@ from kvevents.engine.protocol import (
     RequestError,
     decode_request,
 )
+from kvevents.engine.scheduler import QueueFullError
 from kvevents.errors import CapacityError, ConfigError
 
 RANK_HEADER = "x-data-parallel-rank"
+_STATUSES: dict[type[Exception], int] = {CapacityError: 400, ConfigError: 400, QueueFullError: 503}
 CLIENT_GONE = 499
 """Status of an answer that nobody reads any more, as nginx counts it."""
 
@@ -32,7 +34,7 @@ CLIENT_GONE = 499
 def create_app(engine: Engine) -> Starlette:
     """The routes of a running engine."""
     api = _Api(engine)
-    errors: tuple[type[Exception], ...] = (RequestError, CapacityError, ConfigError, HTTPException, Exception)
+    errors: tuple[type[Exception], ...] = (RequestError, *_STATUSES, HTTPException, Exception)
     return Starlette(
         routes=[
             Route("/v1/completions", api.completions, methods=["POST"]),
@@ -198,7 +200,7 @@ async def _answer_error(http: Request, error: Exception) -> Response:
     elif isinstance(error, HTTPException):
         status = error.status_code
     else:
-        status = 400 if isinstance(error, CapacityError | ConfigError) else 500
+        status = _STATUSES.get(type(error), 500)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else None
     return _json(_error_body(http.url.path, status, error), status=status, headers=headers)
 

@@ -81,6 +81,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         eviction_policy: which cached prefixes go first when memory runs short.
         chunked_prefill_size: prompt tokens a rank computes in one step at most.
         max_running_requests: requests that a rank runs at once at most.
+        max_queued_requests: requests that wait for a rank at most; more are refused.
         stream_interval: outputs between two chunks of a stream; the first comes at once.
         timing: how long steps take.
         speed: divides every engine time.
@@ -91,7 +92,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int = 30_000
     model_name: str = "kvevents-sim"
     dp_size: int = 1
     page_size: int = 64
@@ -99,6 +100,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     eviction_policy: str = "lru"
     chunked_prefill_size: int = 8192
     max_running_requests: int = 256
+    max_queued_requests: int = 10_000
     stream_interval: int = 1
     timing: TimingModel = TimingModel()
     speed: float = 1.0
@@ -114,6 +116,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "max_total_tokens",
             "chunked_prefill_size",
             "max_running_requests",
+            "max_queued_requests",
             "stream_interval",
             "max_body_bytes",
         )

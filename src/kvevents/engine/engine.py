@@ -102,11 +102,12 @@ class Engine:
 
         Raises:
             CapacityError: it is larger than a rank's KV cache.
+            QueueFullError: too many requests are waiting.
             ConfigError: there is no such rank.
         """
         number = self._choose(dp_rank)
         rank = self.ranks[number]
-        rank.scheduler.check_size(len(prompt), max_tokens)
+        rank.scheduler.check_room(len(prompt), max_tokens)
         tokens = prompt + output_tokens(prompt, max_tokens, seed=self.config.seed, alphabet=self.tokenizer.alphabet)
         request = Request(
             id=request_id or uuid.uuid4().hex,
@@ -165,6 +166,7 @@ class Engine:
             "page_size": config.page_size,
             "max_total_num_tokens": config.max_total_tokens,
             "max_running_requests": config.max_running_requests,
+            "max_queued_requests": config.max_queued_requests,
             "chunked_prefill_size": config.chunked_prefill_size,
             "radix_eviction_policy": config.eviction_policy,
             "stream_interval": config.stream_interval,
@@ -186,7 +188,11 @@ class Engine:
         )
         memory = KVMemory(cache, capacity=config.max_total_tokens, page_size=config.page_size)
         scheduler = Scheduler(
-            memory, config.timing, chunk_size=config.chunked_prefill_size, max_running=config.max_running_requests
+            memory,
+            config.timing,
+            chunk_size=config.chunked_prefill_size,
+            max_running=config.max_running_requests,
+            max_waiting=config.max_queued_requests,
         )
         publisher = self._sockets.publishers[number] if self._sockets else None
         return Rank(scheduler, cache, Announcer(cache, publisher, dp_rank=number), clock)

@@ -40,6 +40,7 @@ _COUNTERS = (
         "Batches of cache events published.",
         lambda rank: 0 if rank.announcer.sequence is None else rank.announcer.sequence + 1,
     ),
+    _Figure("dropped_event_batches", "Of them, dropped by a full queue.", lambda rank: rank.announcer.dropped),
 )
 
 

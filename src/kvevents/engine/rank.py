@@ -87,6 +87,7 @@ class Rank:
         end = self._clock.now()
         while True:
             self._wake.clear()
+            self.scheduler.drop_aborted()
             step = None if self._paused else self.scheduler.plan(most=self.announcer.steps_to_report)
             if step is None:
                 self.announcer.publish()

@@ -1,6 +1,7 @@
 """Continuous batching: which tokens the next step computes, for whom, and what follows from it."""
 
 import math
+import sys
 from collections import deque
 from typing import NamedTuple
 
@@ -11,6 +12,10 @@ from kvevents.errors import CapacityError
 
 OUTPUT_RESERVE = 0.7
 """Share of the outputs still to come that admission keeps room for; for a retracted request it is all of them."""
+
+
+class QueueFullError(CapacityError):
+    """More requests wait already than may."""
 
 
 class Chunk(NamedTuple):
@@ -57,9 +62,18 @@ class Scheduler:
         timing: how long steps take.
         chunk_size: prompt tokens a step may compute.
         max_running: requests that may run at once.
+        max_waiting: requests that may wait.
     """
 
-    def __init__(self, memory: KVMemory, timing: TimingModel, *, chunk_size: int, max_running: int) -> None:
+    def __init__(
+        self,
+        memory: KVMemory,
+        timing: TimingModel,
+        *,
+        chunk_size: int,
+        max_running: int,
+        max_waiting: int = sys.maxsize,
+    ) -> None:
         self.memory = memory
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -67,6 +81,7 @@ class Scheduler:
         self._timing = timing
         self._chunk_size = chunk_size
         self._max_running = max_running
+        self._max_waiting = max_waiting
         self._aborted: list[Request] = []
         self._blocked = False  # the queue's head found no room; True until memory is given back
 
@@ -80,8 +95,13 @@ class Scheduler:
         """Tokens still to compute for all requests, those in the cache not yet subtracted for waiting ones."""
         return sum(len(request.tokens) - request.computed for request in (*self.waiting, *self.running))
 
-    def check_size(self, prompt_length: int, output_length: int) -> None:
-        """Raise CapacityError for a request that could not run even alone."""
+    def check_room(self, prompt_length: int, output_length: int) -> None:
+        """Whether a request can be queued.
+
+        Raises:
+            CapacityError: it could not run even alone.
+            QueueFullError: too many are waiting; later there may be room.
+        """
         need = self.memory.pages_up(prompt_length + max(output_length - 1, 0))
         if need > self.memory.capacity:
             raise CapacityError(
@@ -90,20 +110,40 @@ class Scheduler:
                 requested=need,
                 available=self.memory.capacity,
             )
+        if len(self.waiting) >= self._max_waiting:
+            raise QueueFullError(
+                f"the queue is full: {len(self.waiting)} requests are waiting; try again later",
+                requested=1,
+                available=0,
+            )
 
     def add(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
-            CapacityError: it could not run even alone.
+            CapacityError, QueueFullError: as `check_room`.
         """
-        self.check_size(request.prompt_length, request.output_length)
+        self.check_room(request.prompt_length, request.output_length)
         request.state = RequestState.WAITING
         self.waiting.append(request)
 
     def abort(self, request: Request) -> None:
-        """Drop a request at the next `plan`; a step under way still computes for it."""
+        """Drop a request at the next `plan` or `drop_aborted`; a step under way still computes for it."""
         self._aborted.append(request)
+
+    def drop_aborted(self) -> None:
+        """Take the memory of aborted requests back; not between `plan` and `commit`."""
+        for request in self._aborted:
+            if request.state is RequestState.WAITING:
+                self.waiting.remove(request)
+            elif request.state is RequestState.RUNNING:
+                self.running.remove(request)
+                self.memory.release(request, keep=True)
+            else:
+                continue
+            request.state = RequestState.ABORTED
+            self._blocked = False
+        self._aborted.clear()
 
     def plan(self, *, most: int = 1) -> Step | None:
         """The next step, with memory taken for it; None when nothing is to be done.
@@ -111,7 +151,7 @@ class Scheduler:
         Args:
             most: repeats of a pure decode step that the caller would like to run in one go.
         """
-        self._drop_aborted()
+        self.drop_aborted()
         retractions = self.retractions
         self._grow_decoding()
         chunks = self._continue_prefill()
@@ -176,19 +216,6 @@ class Scheduler:
             request.told = request.produced
             return True
         return False
-
-    def _drop_aborted(self) -> None:
-        for request in self._aborted:
-            if request.state is RequestState.WAITING:
-                self.waiting.remove(request)
-            elif request.state is RequestState.RUNNING:
-                self.running.remove(request)
-                self.memory.release(request, keep=True)
-            else:
-                continue
-            request.state = RequestState.ABORTED
-            self._blocked = False
-        self._aborted.clear()
 
     def _grow_decoding(self) -> None:
         """Room for one more token of each decoding request, oldest first."""
