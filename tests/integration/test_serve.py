@@ -236,7 +236,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            with pytest.raises(TransportError, match=rf"exit code 3: kvevents: cannot listen on 127.0.0.1 port {port}"):
+            with pytest.raises(TransportError, match=rf"exit code 3: kvevents: http://127.0.0.1:{port}: cannot listen"):
                 await Child.start("router", ["serve", "--port", str(port)])
 
     run(test)
