@@ -1,13 +1,24 @@
 """Recorded SGLang scripts, played on caches of ours."""
 
+import json
 from typing import Any
 
 from goldens import Script
-from kvevents.caches import EvictionPolicy, RadixCache, SegmentedLRU
+from kvevents.caches import (
+    EvictionPolicy,
+    Layers,
+    Mamba,
+    PrefixCache,
+    RadixCache,
+    SegmentedLRU,
+    SlidingWindow,
+    TailLRU,
+    UnifiedRadixCache,
+)
 from kvevents.caches.node import Node
 from kvevents.recorder import EventRecorder
 
-POLICIES_WITH_SETTINGS = {"slru": SegmentedLRU}
+POLICIES_WITH_SETTINGS = {"slru": SegmentedLRU, "tlru": TailLRU}
 
 
 class CachePlayer:
@@ -17,20 +28,33 @@ class CachePlayer:
         header = script.header
         self.names: dict[str, str] = {}
         recorder = EventRecorder(header["page_size"], event_format=header["event_format"], lora_names=self.names)
-        self.cache = RadixCache(
-            page_size=header["page_size"],
-            capacity=header["kv_tokens"],
-            eviction_policy=_policy(header),
-            bigram=header["eagle"],
-            recorder=recorder,
-        )
-        self._matched: Node | None = None
+        self.cache = _cache(header, recorder)
+        self.has_window = header["cache"] in {"unified_swa", "unified_swa_mamba"}
+        self.has_state = header["mamba_slots"] is not None
+        self._matched: dict[tuple[int, ...], Node] = {}
 
     def play(self, step: dict[str, Any]) -> dict[str, Any] | None:
         """Do one step; what the cache answers, in the words of the script."""
         call = getattr(self, f"_{step['op']}")
         result: dict[str, Any] | None = call(step)
         return result
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes of the tree and what they hold, in the words and the order of the script."""
+        nodes = []
+        for node in self.cache._tree:
+            held: dict[str, Any] = {
+                "hashes": self.cache._recorder.announced_ids(node.chain).tolist(),
+                "tiers": ["GPU"],
+                "extra_key": node.chain.extra_key,
+                "cache_salt": node.chain.cache_salt,
+            }
+            for part, component in zip(node.parts, self.cache._beside, strict=True):
+                held[{"sliding_window": "swa_device", "mamba": "mamba_device"}[component.group]] = (
+                    part.slots is not None
+                )
+            nodes.append(held)
+        return sorted(nodes, key=json.dumps)
 
     def _insert(self, step: dict[str, Any]) -> dict[str, Any]:
         result = self.cache.insert(
@@ -40,28 +64,34 @@ class CachePlayer:
             session_id=step.get("session_id"),
             priority=step.get("priority", 0),
             inserted_length=step.get("inserted_len", 0),
+            window_start=step.get("swa_evicted_seqlen", 0),
         )
-        return {"prefix_len": result.prefix_length}
+        return {"prefix_len": result.prefix_length} | ({"mamba_exist": not result.state_kept} if self.has_state else {})
 
     def _match(self, step: dict[str, Any]) -> dict[str, Any]:
         match = self.cache.match_prefix(
             step["tokens"], extra_key=step.get("extra_key"), cache_salt=step.get("cache_salt")
         )
         assert len(match.slots) == match.length
-        self._matched = match.node
+        self._matched[tuple(step["tokens"])] = match.node
         return {"device_prefix_len": match.length, "host_hit_length": match.host_length}
 
     def _evict(self, step: dict[str, Any]) -> dict[str, Any]:
-        return {"num_tokens_evicted": self.cache.evict(step["num_tokens"]).tokens}
+        result = self.cache.evict(
+            step["num_tokens"], window_tokens=step.get("swa_num_tokens", 0), states=step.get("mamba_num", 0)
+        )
+        return (
+            {"num_tokens_evicted": result.tokens}
+            | ({"swa_num_tokens_evicted": result.window_tokens} if self.has_window else {})
+            | ({"mamba_num_evicted": result.states} if self.has_state else {})
+        )
 
     def _lock(self, step: dict[str, Any]) -> None:
-        """The scripts lock what the match before found."""
-        assert self._matched is not None, step
-        self.cache.lock(self._matched)
+        """The scripts lock what a match before found."""
+        self.cache.lock(self._matched[tuple(step["tokens"])])
 
     def _unlock(self, step: dict[str, Any]) -> None:
-        assert self._matched is not None, step
-        self.cache.unlock(self._matched)
+        self.cache.unlock(self._matched[tuple(step["tokens"])])
 
     def _reset(self, step: dict[str, Any]) -> None:
         self.cache.reset()
@@ -71,6 +101,24 @@ class CachePlayer:
 
     def _register_lora_id(self, step: dict[str, Any]) -> None:
         self.names[step["lora_id"]] = step["lora_name"]
+
+
+def _cache(header: dict[str, Any], recorder: EventRecorder) -> PrefixCache:
+    settings: dict[str, Any] = {
+        "page_size": header["page_size"],
+        "capacity": header["kv_tokens"],
+        "eviction_policy": _policy(header),
+        "bigram": header["eagle"],
+        "recorder": recorder,
+    }
+    if header["cache"] in {"radix", "pure_swa"}:
+        return RadixCache(**settings)
+    components: list[Layers] = []
+    if header["sliding_window"] is not None:
+        components.append(SlidingWindow(header["sliding_window"]))
+    if header["mamba_slots"] is not None:
+        components.append(Mamba(header["mamba_slots"]))
+    return UnifiedRadixCache(components=components, **settings)
 
 
 def _policy(header: dict[str, Any]) -> str | EvictionPolicy:

@@ -28,12 +28,17 @@ def golden_folder(config: pytest.Config) -> Path | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`golden_script` runs a test once per script; `@pytest.mark.scripts(prefix, ...)` narrows the choice."""
+    """`golden_script` runs a test once per script; `@pytest.mark.scripts(prefix, ..., without=[part])` narrows it."""
     if "golden_script" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("scripts")
     prefixes = marker.args if marker else ("",)
-    names = [name for name in script_sources(golden_folder(metafunc.config)) if name.startswith(prefixes)]
+    without = marker.kwargs.get("without", ()) if marker else ()
+    names = [
+        name
+        for name in script_sources(golden_folder(metafunc.config))
+        if name.startswith(prefixes) and not any(part in name for part in without)
+    ]
     metafunc.parametrize("golden_script", names, indirect=True, ids=[name.removesuffix(".jsonl") for name in names])
 
 

@@ -271,7 +271,7 @@ class RadixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_slot_is_lost_or_used_twice(self) -> None:
-        cached = [slot for node in self.cache._tree for slot in node.slots]
+        cached = [slot for node in self.cache._tree for slot in node.slots or ()]
         assert not self.lent_slots & set(cached)
         free = self.cache.allocator.capacity - len(cached) - len(self.lent_slots)
         assert self.cache.allocator.available == free

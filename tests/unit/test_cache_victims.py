@@ -1,7 +1,7 @@
 from array import array
 
 from kvevents._core.tokens import TokenPages
-from kvevents.caches.eviction import lru, mru
+from kvevents.caches.eviction import EvictionPolicy, lru, mru
 from kvevents.caches.node import Node
 from kvevents.caches.victims import SLACK, VictimQueue
 from kvevents.hashing import HashChain
@@ -14,8 +14,12 @@ def leaf(last_access: int) -> Node:
     return node
 
 
+def leaves(order: EvictionPolicy) -> VictimQueue:
+    return VictimQueue(order, lambda node: not node.children and not node.locks and node.parent is not None)
+
+
 def test_a_node_that_came_to_stand_later_is_put_back() -> None:
-    queue = VictimQueue(lru)
+    queue = leaves(lru)
     first, second = leaf(1), leaf(2)
     queue.offer(first)
     queue.offer(second)
@@ -25,7 +29,7 @@ def test_a_node_that_came_to_stand_later_is_put_back() -> None:
 
 
 def test_a_node_that_came_to_stand_earlier_comes_earlier_and_once() -> None:
-    queue = VictimQueue(mru)
+    queue = leaves(mru)
     first, second = leaf(1), leaf(2)
     queue.offer(first)
     queue.offer(second)
@@ -35,7 +39,7 @@ def test_a_node_that_came_to_stand_earlier_comes_earlier_and_once() -> None:
 
 
 def test_a_node_with_a_lock_or_a_child_waits_until_it_is_offered_again() -> None:
-    queue = VictimQueue(lru)
+    queue = leaves(lru)
     node, child = leaf(1), leaf(2)
     queue.offer(node)
     node.locks = 1
@@ -51,7 +55,7 @@ def test_a_node_with_a_lock_or_a_child_waits_until_it_is_offered_again() -> None
 
 
 def test_neither_a_root_nor_a_node_that_left_is_a_victim() -> None:
-    queue = VictimQueue(lru)
+    queue = leaves(lru)
     node = leaf(1)
     node.parent = None
     queue.offer(node)
@@ -59,7 +63,7 @@ def test_neither_a_root_nor_a_node_that_left_is_a_victim() -> None:
 
 
 def test_stale_entries_are_swept() -> None:
-    queue = VictimQueue(mru)
+    queue = leaves(mru)
     nodes = [leaf(at) for at in range(10)]
     for now in range(10, 2000):
         node = nodes[now % 10]

@@ -147,6 +147,13 @@ impl PagePool {
         self.pass(slots, State::Cached, |state| state != State::Cached)
     }
 
+    /// What `adopt` would say; nothing is changed.
+    pub fn check(&mut self, slots: &[i64]) -> Result<(), SlotError> {
+        let before = self.change(slots, State::Cached, |state| state != State::Cached)?;
+        self.undo(before);
+        Ok(())
+    }
+
     /// The cache gives whole pages back.
     pub fn release(&mut self, slots: &[i64]) -> Result<(), SlotError> {
         self.pass(slots, State::Free, |state| state == State::Cached)
@@ -163,6 +170,16 @@ impl PagePool {
     }
 
     fn pass(&mut self, slots: &[i64], to: State, takes: impl Fn(State) -> bool) -> Result<(), SlotError> {
+        self.change(slots, to, takes).map(drop)
+    }
+
+    /// Give all pages to another holder and say who had them, or change nothing.
+    fn change(
+        &mut self,
+        slots: &[i64],
+        to: State,
+        takes: impl Fn(State) -> bool,
+    ) -> Result<Vec<(usize, State)>, SlotError> {
         if !slots.len().is_multiple_of(self.page_size) {
             return Err(SlotError::Partial {
                 page_size: self.page_size,
@@ -188,13 +205,17 @@ impl PagePool {
                     }
                 }
             };
-            // Backwards, so that a page that was passed twice ends where it was.
-            for (slot, state) in before.into_iter().rev() {
-                self.set(slot, state);
-            }
+            self.undo(before);
             return Err(refused);
         }
-        Ok(())
+        Ok(before)
+    }
+
+    /// Backwards, so that a page that was passed twice ends where it was.
+    fn undo(&mut self, before: Vec<(usize, State)>) {
+        for (slot, state) in before.into_iter().rev() {
+            self.set(slot, state);
+        }
     }
 
     /// The first slot of a page that is consecutive and in the pool.
@@ -261,6 +282,7 @@ mod tests {
     fn what_is_refused_changes_nothing() {
         let mut pool = PagePool::new(3, 2);
         pool.allocate(2).expect("free pages");
+        pool.check(&[2, 3]).expect("lent");
         pool.adopt(&[2, 3]).expect("lent");
         let state = |position, slot, state| SlotError::State { position, slot, state };
         for (freed, error) in [

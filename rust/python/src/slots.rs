@@ -73,6 +73,10 @@ impl PyPagePool {
         self.lock().free(&slots.0).map_err(refused)
     }
 
+    fn check(&self, slots: Slots) -> PyResult<()> {
+        self.lock().check(&slots.0).map_err(refused)
+    }
+
     fn adopt(&self, slots: Slots) -> PyResult<()> {
         self.lock().adopt(&slots.0).map_err(refused)
     }

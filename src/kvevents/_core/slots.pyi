@@ -30,6 +30,9 @@ class PagePool:
     def free(self, slots: _Slots) -> None:
         """Take lent pages back."""
 
+    def check(self, slots: _Slots) -> None:
+        """Raise what `adopt` would raise, and change nothing."""
+
     def adopt(self, slots: _Slots) -> None:
         """Turn lent or free pages into cached ones."""
 

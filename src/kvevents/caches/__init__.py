@@ -1,19 +1,30 @@
 """Prefix caches: what stays in the KV memory of an engine, announced as events."""
 
-from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU
+from kvevents.caches.cache import PrefixCache
+from kvevents.caches.components import FullAttention, Layers, Mamba, SlidingWindow
+from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU, TailLRU
 from kvevents.caches.node import Node
 from kvevents.caches.radix import RadixCache
-from kvevents.caches.results import EvictResult, InsertResult, MatchResult
+from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
+from kvevents.caches.unified import UnifiedRadixCache
 
 __all__ = [
     "EvictResult",
     "EvictionPolicy",
+    "FullAttention",
     "InsertResult",
+    "Layers",
+    "Mamba",
     "MatchResult",
     "Node",
     "PagedSlotAllocator",
+    "PrefixCache",
     "RadixCache",
     "SegmentedLRU",
+    "Sizes",
+    "SlidingWindow",
     "SlotAllocator",
+    "TailLRU",
+    "UnifiedRadixCache",
 ]

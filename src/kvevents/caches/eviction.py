@@ -65,6 +65,27 @@ class SegmentedLRU:
         return node.hits >= self.protected_threshold, node.last_access
 
 
+class TailLRU:
+    """What a conversation's next prompt can do without first, then the rest; each least recently used first.
+
+    A branch that once reached L units and is expected to grow by `next_prompt_estimate` meets its latency target as
+    long as at most `threshold` units have to be computed. So what lies beyond L + `next_prompt_estimate` -
+    `threshold` is safe to lose (Tail-Optimized LRU, arXiv:2510.15152).
+
+    Args:
+        threshold: units that may be computed for the next prompt.
+        next_prompt_estimate: units by which the next prompt is longer.
+    """
+
+    def __init__(self, threshold: int = 0, next_prompt_estimate: int = 0) -> None:
+        self.threshold = threshold
+        self.next_prompt_estimate = next_prompt_estimate
+
+    def __call__(self, node: Node, /) -> Order:
+        needed = max(node.reach + self.next_prompt_estimate - self.threshold, 0)
+        return node.end - node.length < needed, node.last_access
+
+
 POLICIES: Mapping[str, EvictionPolicy] = MappingProxyType(
     {
         "lru": lru,
@@ -74,6 +95,7 @@ POLICIES: Mapping[str, EvictionPolicy] = MappingProxyType(
         "filo": filo,
         "priority": priority,
         "slru": SegmentedLRU(),
+        "tlru": TailLRU(),
     }
 )
 """By the names that SGLang's `--radix-eviction-policy` uses."""

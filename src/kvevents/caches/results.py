@@ -27,6 +27,10 @@ class InsertResult(NamedTuple):
     """Units that are cached now: the whole pages of the prompt."""
     node: Node
     """Where the prompt ends: what `lock` takes. The root of the namespace where the prompt is shorter than a page."""
+    window_kept: tuple[range, ...] = ()
+    """Units whose window slots the cache keeps: those that had none, from `window_start` on."""
+    state_kept: bool = False
+    """Whether the cache keeps the state: the prompt's end had none."""
 
 
 class EvictResult(NamedTuple):
@@ -34,3 +38,18 @@ class EvictResult(NamedTuple):
 
     tokens: int
     """Units evicted; more than asked where a node was larger, fewer where the rest is locked."""
+    window_tokens: int = 0
+    """Units whose window KV was freed."""
+    states: int = 0
+    """States freed."""
+
+
+class Sizes(NamedTuple):
+    """How much of one component is in the tree: units, or states."""
+
+    total: int
+    """All of it."""
+    evictable: int
+    """What eviction could free."""
+    protected: int
+    """What is locked."""

@@ -37,6 +37,9 @@ class SlotAllocator(Protocol):
     def free(self, slots: Slots, /) -> None:
         """The caller gives lent slots back."""
 
+    def check(self, slots: Slots, /) -> None:
+        """Raise what `adopt` would raise, and change nothing."""
+
     def adopt(self, slots: Slots, /) -> None:
         """A cache takes lent slots over.
 
@@ -90,6 +93,9 @@ class PagedSlotAllocator:
 
     def free(self, slots: Slots, /) -> None:
         self._pool.free(slots)
+
+    def check(self, slots: Slots, /) -> None:
+        self._pool.check(slots)
 
     def adopt(self, slots: Slots, /) -> None:
         self._pool.adopt(slots)

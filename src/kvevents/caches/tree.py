@@ -1,8 +1,8 @@
 """The tree that every cache is made of: runs of pages, shared where prompts share them."""
 
 from array import array
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.clock import Clock
@@ -24,6 +24,13 @@ class Walk(NamedTuple):
     """The lowest node the clock stamped: `end`, or the part below it that was split off."""
 
 
+class Layer(Protocol):
+    """Data on the nodes, which follows them when they are split."""
+
+    def split(self, upper: Node, lower: Node, /) -> None:
+        """`upper` is new and has the first pages of what was `lower`; divide what that held between them."""
+
+
 class Tree:
     """Nodes under one root a namespace.
 
@@ -33,12 +40,14 @@ class Tree:
         page_size: units in a page.
         bigram: units are pairs of neighbouring tokens.
         clock: stamps the nodes.
+        layers: what the nodes hold.
     """
 
-    def __init__(self, page_size: int, *, bigram: bool, clock: Clock) -> None:
+    def __init__(self, page_size: int, *, bigram: bool, clock: Clock, layers: Sequence[Layer] = ()) -> None:
         self.page_size = page_size
         self.bigram = bigram
         self._clock = clock
+        self._layers = layers
         self._roots: dict[Namespace, Node] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -70,14 +79,20 @@ class Tree:
             root = Node(self.pages_of(()), chain, array("q"))
         return root
 
-    def walk(self, root: Node, prompt: TokenPages) -> Walk:
-        """Follow a prompt as far as it is known; a node that it leaves half-way is split there."""
+    def walk(self, root: Node, prompt: TokenPages, visit: Callable[[Node], None]) -> Walk:
+        """Follow a prompt as far as it is known; a node that it leaves half-way is split there.
+
+        Args:
+            root: the prompt's namespace.
+            prompt: its pages.
+            visit: how the clock stamps what the walk comes to.
+        """
         self._clock.begin()
         path: list[Node] = []
         pages, count = 0, len(prompt)
         end = lowest = root
         while pages < count and (child := end.children.get(prompt.key(pages))) is not None:
-            self._clock.visit(child)
+            visit(child)
             lowest = end = child
             shared = child.pages.common(prompt, pages)
             if shared < len(child.pages):
@@ -93,16 +108,25 @@ class Tree:
         parent = node.parent
         assert parent is not None, "a root has no pages to split"
         assert 0 < pages < len(node.pages)
-        units = pages * self.page_size
         head, tail = node.chain.split(pages)
-        upper = Node(node.pages.cut(0, pages), head, node.slots[:units], priority=node.priority)
+        upper = Node(
+            node.pages.cut(0, pages),
+            head,
+            length=pages * self.page_size,
+            priority=node.priority,
+            parts=len(node.parts),
+        )
+        upper.end = parent.end + upper.length
+        upper.reach = node.reach
         upper.hits = node.hits
-        upper.locks = node.locks
         upper.parent = parent
         parent.children[upper.pages.key(0)] = upper
-        node.pages, node.chain, node.slots = node.pages.cut(pages, len(node.pages)), tail, node.slots[units:]
+        node.pages, node.chain = node.pages.cut(pages, len(node.pages)), tail
+        node.length -= upper.length
         node.parent = upper
         upper.children[node.pages.key(0)] = node
+        for layer in self._layers:
+            layer.split(upper, node)
         self._clock.split(upper, node)
         return upper
 
@@ -112,6 +136,11 @@ class Tree:
             self._roots[parent.namespace] = parent
         node.parent = parent
         parent.children[node.pages.key(0)] = node
+        node.end = node.reach = parent.end + node.length
+        at: Node | None = parent
+        while at is not None and at.reach < node.end:
+            at.reach = node.end
+            at = at.parent
         self._clock.create(node)
 
     def detach(self, node: Node) -> Node:
@@ -124,6 +153,10 @@ class Tree:
         if parent.is_root and not parent.children:
             del self._roots[parent.namespace]
         return parent
+
+    def clear(self) -> None:
+        """Let all nodes go."""
+        self._roots.clear()
 
     def check_integrity(self) -> None:
         """Raise AssertionError, saying what is broken, unless the nodes fit together and their hashes are right."""
@@ -138,6 +171,6 @@ class Tree:
             assert len(node.pages), f"{node} has no pages"
             assert parent.children.get(node.pages.key(0)) is node, f"{node} is not where its first page says"
             assert parent.chain.extend(node.pages).ids == node.chain.ids, f"{node} has other hashes than its tokens"
-            assert len(node.slots) == len(node.pages) * self.page_size, f"{node} has {len(node.slots)} slots"
-            below = sum(child.locks for child in node.children.values())
-            assert node.locks >= below, f"{node} has fewer locks than the nodes below it, {below}"
+            assert node.length == len(node.pages) * self.page_size, f"{node} has {node.length} units"
+            assert node.end == parent.end + node.length, f"{node} does not end where its pages say"
+            assert node.end <= node.reach <= parent.reach, f"{node} reaches {node.reach}"

@@ -1,36 +1,40 @@
-"""`RadixCache` against SGLang 0.5.23's, step by step."""
+"""The caches against SGLang 0.5.23's, step by step."""
 
 import pytest
 
+from cache_exceptions import EXCEPTIONS
 from cache_scripts import CachePlayer
 from goldens import Script
 from kvevents.events import KVEventBatch
 from kvevents.wire import encode_batch
 from residency import Residency, expanded
 
-pytestmark = pytest.mark.scripts("radix_")
+CACHES = ("radix_", "pure_swa_", "unified_")
 
 
+@pytest.mark.scripts(*CACHES, without=["_hicache_"])
 def test_results_streams_and_residency_are_those_of_the_reference(golden_script: Script) -> None:
     player = CachePlayer(golden_script)
     consumer = Residency()
+    differences = []
     for number, step in enumerate(golden_script.steps):
         where = f"step {number}: {step['op']}"
         match step["op"]:
             case "take_events":
                 events = player.cache.take_events()
-                assert expanded(events) == expanded(step["events"]), where
+                if expanded(events) != expanded(step["events"]):
+                    differences.append(where)
                 consumer.apply(events)
                 assert consumer.held() == player.cache.holdings(), where
                 player.cache.check_integrity()
             case "tree_state":
-                truth = {(block, tier) for node in step["nodes"] for block in node["hashes"] for tier in node["tiers"]}
-                assert player.cache.holdings() == truth, where
-                assert player.cache.total == player.cache.page_size * sum(len(node["hashes"]) for node in step["nodes"])
+                assert player.nodes() == step["nodes"], where
             case _:
                 assert player.play(step) == step.get("result"), where
+    assert bool(differences) == (golden_script.name in EXCEPTIONS), differences or "it passes: take it off the list"
 
 
+@pytest.mark.scripts(*CACHES, without=["_hicache_", ".rust.", *EXCEPTIONS])
 def test_batches_are_the_bytes_of_the_reference(golden_script: Script) -> None:
     player = CachePlayer(golden_script)
     nothing = encode_batch(KVEventBatch(ts=0.0, events=[], attn_dp_rank=0))

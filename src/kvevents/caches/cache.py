@@ -1,0 +1,389 @@
+"""The mechanism that every prefix cache is made of."""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from kvevents._core.tokens import TokenPages
+from kvevents.caches.announcer import Announcer
+from kvevents.caches.clock import Clock
+from kvevents.caches.component import Component, Insertion
+from kvevents.caches.components import Layers, slots_of
+from kvevents.caches.eviction import EvictionPolicy, find_policy
+from kvevents.caches.full import FullComponent
+from kvevents.caches.inputs import Slots, Tokens
+from kvevents.caches.node import Node
+from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
+from kvevents.caches.slots import SlotAllocator, join
+from kvevents.caches.supply import Supply
+from kvevents.caches.tree import Tree
+from kvevents.errors import ConfigError
+from kvevents.events import KVCacheEvent, StorageMedium
+from kvevents.hashing import EventFormat
+from kvevents.recorder import EventRecorder
+
+
+class PrefixCache:
+    """A tree of pages, the components that its nodes hold, and a recorder that is told what changes.
+
+    The caches derive from it; each says which components it has and which clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        page_size: int,
+        capacity: int,
+        eviction_policy: str | EvictionPolicy,
+        bigram: bool,
+        event_format: EventFormat,
+        recorder: EventRecorder | None,
+        allocator: SlotAllocator | None,
+        clock: Clock,
+        beside: Iterable[Layers] = (),
+    ) -> None:
+        self.page_size = page_size
+        self.bigram = bigram
+        self.allocator = slots_of(allocator, capacity, page_size)
+        self._recorder = EventRecorder(page_size, event_format=event_format) if recorder is None else recorder
+        if self._recorder.page_size != page_size:
+            raise ConfigError(f"recorder: expected one for pages of {page_size}, got {self._recorder.page_size}")
+        self._announcer = Announcer(self._recorder)
+        self._full = FullComponent(self.allocator, self._announcer, find_policy(eviction_policy))
+        self._beside = [
+            layers.component(page_size=page_size, capacity=capacity, index=index, announcer=None)
+            for index, layers in enumerate(sorted(beside, key=lambda layers: layers.rank))
+        ]
+        self._components: list[Component] = [self._full, *self._beside]
+        self._clock = clock
+        self._tree = Tree(page_size, bigram=bigram, clock=clock, layers=self._components)
+        self._recorder.clear()
+
+    @property
+    def total(self) -> int:
+        """Units in the tree."""
+        return self._full.sizes.total
+
+    @property
+    def evictable(self) -> int:
+        """Units that eviction could free."""
+        return self._full.sizes.evictable
+
+    @property
+    def protected(self) -> int:
+        """Units that are locked."""
+        return self._full.sizes.protected
+
+    def match_prefix(
+        self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> MatchResult:
+        """Find the longest cached prefix of a prompt that it can be continued from.
+
+        With a sliding window that is where the window is whole, with state-space layers where there is a state. Counts
+        as a use of it, and splits the node that the prompt leaves half-way; announces nothing. The match stays cached
+        only while it is locked.
+
+        Raises:
+            ValueError: a token id is negative or over 2^64-1.
+        """
+        prompt = self._tree.pages_of(tokens)
+        root = self._tree.root(extra_key, cache_salt)
+        if not len(prompt):
+            return MatchResult(0, 0, join(()), root)
+        walk = self._tree.walk(root, prompt, self._clock.match)
+        path = self._usable(walk.path) if self._beside else walk.path
+        end = path[-1] if path else root
+        self._clock.matched(end)
+        for component in self._components:
+            component.used(end)
+        self._full.offer(walk.lowest)
+        return MatchResult(end.end, 0, join([node.slots for node in path if node.slots is not None]), end)
+
+    def insert(
+        self,
+        tokens: Tokens,
+        slots: Slots | None = None,
+        *,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        session_id: str | None = None,
+        priority: int = 0,
+        inserted_length: int = 0,
+        window_slots: Slots | None = None,
+        window_start: int = 0,
+        state_slot: int | None = None,
+    ) -> InsertResult:
+        """Cache a prompt's whole pages and announce those that are new.
+
+        Args:
+            tokens: the prompt.
+            slots: one for each of `tokens`; the class says whose they are afterwards. By default the cache takes what
+                it needs, of all components, from the allocators, and evicts others for them where it must.
+            extra_key: separates prompts, by adapter for instance.
+            cache_salt: a tenant's secret that separates prompts and enters their hashes; an empty one is none.
+            session_id: passed on in the events, for attribution only.
+            priority: for the policy of that name; a path has the highest of its inserts.
+            inserted_length: units of this prompt that were inserted before on behalf of the same request (chunked
+                prefill): nodes within it count no further hit.
+            window_slots: with `slots`, for a sliding window: one for each of `tokens[window_start:]`.
+            window_start: units, in whole pages, whose window has passed already: no window KV is cached for them.
+            state_slot: with `slots`, for state-space layers: the state after the last whole page.
+
+        Raises:
+            ValueError: a token id is negative or over 2^64-1, or the slots are of the wrong number, not whole pages or
+                in the cache already. Nothing was cached.
+            CapacityError: the new pages do not fit even if all that is evictable goes. Nothing was cached or evicted.
+        """
+        prompt = self._tree.pages_of(tokens)
+        supplies = self._supplies(prompt, slots, window_slots, window_start, state_slot)
+        root = self._tree.root(extra_key, cache_salt)
+        length = len(prompt) * self.page_size
+        if not length:
+            return InsertResult(0, 0, root)
+        walk = self._tree.walk(root, prompt, self._clock.insert)
+        end = walk.end
+        insertion = Insertion(walk.path, end.end, length, window_start, session_id)
+        gaps = [
+            component.missing(insertion) if supplies is None or component.group in supplies else ()
+            for component in self._components
+        ]
+        taken = self._take(gaps, end) if supplies is None else self._adopt(gaps, supplies)
+        for node in insertion.path:
+            node.priority = max(node.priority, priority)
+        if insertion.prefix < length:
+            end = self._extend(end, prompt.cut(walk.pages, len(prompt)), priority)
+            insertion.path.append(end)
+        for component, found in zip(self._components, taken, strict=True):
+            if found:
+                component.fill(insertion, found, self._tree)
+        for node in insertion.path:
+            if node.end > inserted_length:
+                node.hits += 1
+        for component in self._components:
+            component.used(end)
+        self._full.offer(walk.lowest)
+        return InsertResult(insertion.prefix, length, end, *self._kept(gaps))
+
+    def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
+        """Free at least so much of each component if so much is evictable: in the order of each, all or nothing a node.
+
+        A leaf of the tree goes as a whole. Inside the tree a node that loses its window loses its state too, since no
+        prompt could end there any more; its full-attention KV stays, and nothing is announced.
+
+        Args:
+            num_tokens: units of full attention, by the policy's order.
+            window_tokens: units of a sliding window, the least recently used first.
+            states: states, the least recently used first.
+        """
+        asked = {"full": num_tokens, "sliding_window": window_tokens, "mamba": states}
+        freed = [0] * len(self._components)
+        for index, component in enumerate(self._components):
+            self._free(index, asked[component.group], freed)
+        by_group = dict(zip((component.group for component in self._components), freed, strict=True))
+        return EvictResult(by_group["full"], by_group.get("sliding_window", 0), by_group.get("mamba", 0))
+
+    def allocate(self, num_tokens: int) -> "array[int]":
+        """Lend slots for full attention to the caller, rounded up to whole pages; evict for them where it must be.
+
+        Raises:
+            CapacityError: they are not there even if all that is evictable goes. Nothing was evicted.
+        """
+        self._make_room([num_tokens] + [0] * len(self._beside))
+        return self.allocator.allocate(num_tokens)
+
+    def lock(self, node: Node) -> None:
+        """Keep what a prompt that ends at `node` needs from eviction until `unlock`; locks are counted.
+
+        That is the full-attention KV of the whole path, the last window's, and the state at its end.
+
+        Raises:
+            ValueError: the node is not in the cache any more.
+        """
+        if node.is_root:
+            node.locks += 1
+            return
+        if node not in self._tree:
+            raise ValueError("lock: the node has left the cache; match the prompt again and lock what that returns")
+        for component in self._components:
+            component.lock(node)
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock` of this node. What was locked before a `reset` may be unlocked after it, to no effect.
+
+        Raises:
+            ValueError: it is not locked.
+        """
+        if not node.locks:
+            raise ValueError("unlock: the node is not locked")
+        if node.is_root:
+            node.locks -= 1
+        elif node in self._tree:
+            for component in reversed(self._components):
+                component.unlock(node)
+        else:
+            at = node
+            while at.parent is not None:
+                at.locks -= 1
+                at = at.parent
+
+    def reset(self) -> None:
+        """Drop everything, locked or not, and announce that nothing is held any more."""
+        nodes = list(self._tree)
+        for component in self._components:
+            component.reset(nodes)
+        self._tree.clear()
+        self._recorder.clear()
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """The events since the last take, in order."""
+        return self._recorder.take()
+
+    def take_batch(
+        self,
+        *,
+        ts: float | None = None,
+        dp_rank: int | None = 0,
+        dialect: Literal["sglang", "sglang-array"] = "sglang",
+    ) -> bytes | None:
+        """The events since the last take as one encoded batch; None where there are none.
+
+        Args:
+            ts: seconds since 1970; by default now.
+            dp_rank: data-parallel rank of the engine.
+            dialect: the wire format.
+        """
+        return self._recorder.take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
+
+    def holdings(self) -> set[tuple[int, StorageMedium]]:
+        """The published id of every block that is cached, with its tier."""
+        held = (self._announcer.ids(node) for node in self._tree if node.slots is not None)
+        return {(block, StorageMedium.GPU) for run in held for block in run}
+
+    def sizes(self, component: str) -> Sizes:
+        """How much of a component (`full`, `sliding_window`, `mamba`) is in the tree, in units or states."""
+        return {each.group: each.sizes for each in self._components}[component]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError, saying what is broken, unless tree, sizes, slots and queues agree."""
+        self._tree.check_integrity()
+        nodes = list(self._tree)
+        for component in self._components:
+            component.check_integrity(nodes)
+
+    def _usable(self, path: list[Node]) -> list[Node]:
+        """The part of a path that a prompt can be continued from."""
+        gates = [component.gate() for component in self._components]
+        usable = 0
+        for index, node in enumerate(path, 1):
+            if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node
+                usable = index
+        return path[:usable]
+
+    def _supplies(
+        self,
+        prompt: TokenPages,
+        slots: Slots | None,
+        window_slots: Slots | None,
+        window_start: int,
+        state_slot: int | None,
+    ) -> dict[str, Supply] | None:
+        """What the caller brings, by component; None where the cache takes slots itself."""
+        if window_start < 0 or window_start % self.page_size:
+            raise ValueError(f"window_start: expected whole pages of {self.page_size}, got {window_start} units")
+        tokens = range(prompt.token_count)
+        supplies = {}
+        if slots is not None:
+            supplies["full"] = Supply.of("slots", slots, tokens)
+        if window_slots is not None:
+            supplies["sliding_window"] = Supply.of("window_slots", window_slots, tokens[window_start:])
+        if state_slot is not None:
+            supplies["mamba"] = Supply(array("q", [state_slot]), len(prompt) * self.page_size - 1)
+        if not supplies:
+            return None
+        known = {component.group for component in self._components}
+        if not supplies.keys() <= known or "full" not in supplies:
+            raise ValueError(f"slots: expected some for full, and then for {known}, got some for {set(supplies)}")
+        return supplies
+
+    def _take(self, gaps: Sequence[Sequence[range]], end: Node) -> "list[array[int]]":
+        """Slots of the cache's own for what an insert needs that has found the path down to `end`."""
+        counts = [sum(map(len, missing)) for missing in gaps]
+        if any(count > each.allocator.available for count, each in zip(counts, self._components, strict=True)):
+            kept = [] if end.is_root else self._components
+            for component in kept:
+                component.lock(end, whole=True)
+            try:
+                self._make_room(counts)
+            finally:
+                for component in kept:
+                    component.unlock(end)
+        taken = [each.allocator.allocate(count) for count, each in zip(counts, self._components, strict=True)]
+        for component, slots in zip(self._components, taken, strict=True):
+            component.allocator.adopt(slots)
+        return taken
+
+    def _adopt(self, gaps: Sequence[Sequence[range]], supplies: Mapping[str, Supply]) -> "list[array[int]]":
+        """The caller's slots for what an insert needs: taken over all or, where some are refused, none."""
+        taken = [
+            supplies[component.group].take(missing) if missing else array("q")
+            for component, missing in zip(self._components, gaps, strict=True)
+        ]
+        for component, slots in zip(self._components, taken, strict=True):
+            component.allocator.check(slots)
+        for component, slots in zip(self._components, taken, strict=True):
+            component.allocator.adopt(slots)
+        return taken
+
+    def _extend(self, parent: Node, pages: TokenPages, priority: int) -> Node:
+        """A new node for pages that come after `parent`."""
+        node = Node(
+            pages,
+            parent.chain.extend(pages),
+            length=len(pages) * self.page_size,
+            priority=priority,
+            parts=len(self._beside),
+        )
+        self._tree.attach(node, parent)
+        return node
+
+    def _make_room(self, counts: Sequence[int]) -> None:
+        """Evict until so many slots of each component are free.
+
+        Raises:
+            CapacityError: they would not be. Nothing was evicted.
+        """
+        for component, count in zip(self._components, counts, strict=True):
+            component.check_room(count)
+        freed = [0] * len(counts)
+        for index, count in enumerate(counts):
+            short = count - self._components[index].allocator.available
+            self._free(index, freed[index] + short, freed)
+
+    def _free(self, index: int, asked: int, freed: list[int]) -> None:
+        """Evict by the order of one component until `asked` of it are freed; `freed` counts for each."""
+        component = self._components[index]
+        while freed[index] < asked and (node := component.victim()) is not None:
+            leaf = self._full.can_lose(node)
+            above = self._tree.detach(node) if leaf else None
+            for at in range(len(freed) - 1, -1 if leaf else index - 1, -1):
+                freed[at] += self._components[at].drop(node)
+            if above is not None:
+                self._full.offer(above)
+
+    def _kept(self, gaps: Sequence[Sequence[range]]) -> tuple[tuple[range, ...], bool]:
+        """What an insert says of the components beside full attention."""
+        if not self._beside:
+            return (), False
+        found = {component.group: missing for component, missing in zip(self._components, gaps, strict=True)}
+        return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
+
+
+def joined(ranges: Iterable[range]) -> tuple[range, ...]:
+    """Ranges in order, those that touch as one."""
+    together: list[range] = []
+    for each in ranges:
+        if together and together[-1].stop == each.start:
+            together[-1] = range(together[-1].start, each.stop)
+        else:
+            together.append(each)
+    return tuple(together)

@@ -1,0 +1,80 @@
+"""Full attention: the KV of every token, which decides what is in the tree."""
+
+from array import array
+from collections.abc import Sequence
+
+from kvevents.caches.announcer import Announcer
+from kvevents.caches.component import Component, Gate, Insertion
+from kvevents.caches.eviction import EvictionPolicy, Order
+from kvevents.caches.node import Holder, Node
+from kvevents.caches.slots import SlotAllocator
+from kvevents.caches.tree import Tree
+
+
+class FullComponent(Component):
+    """The KV of full attention. A prompt needs all of its path, so only leaves can lose it.
+
+    Args:
+        allocator: the slots.
+        announcer: says what changes.
+        policy: which leaf goes first.
+    """
+
+    group = "full"
+    noun = "slots"
+
+    def __init__(self, allocator: SlotAllocator, announcer: Announcer | None, policy: EvictionPolicy) -> None:
+        self._policy = policy
+        super().__init__(allocator, announcer)
+
+    def part(self, node: Node) -> Holder:
+        return node
+
+    def order(self, node: Node) -> Order:
+        return self._policy(node)
+
+    def can_lose(self, node: Node) -> bool:
+        return not node.children and not node.locks and node.slots is not None and node.parent is not None
+
+    def gate(self) -> Gate:
+        return lambda node: node.slots is not None
+
+    def used(self, node: Node) -> None:
+        self._victims.offer(node)
+
+    def lock(self, node: Node, *, whole: bool = False) -> None:  # noqa: ARG002 - what is needed is the whole path
+        at = node
+        while at.parent is not None:
+            self._keep(at)
+            at = at.parent
+
+    def unlock(self, node: Node) -> None:
+        at = node
+        while at.parent is not None:
+            self._let_go(at, at)
+            at = at.parent
+
+    def split(self, upper: Node, lower: Node) -> None:
+        upper.locks = lower.locks
+        if lower.slots is not None:
+            upper.slots, lower.slots = lower.slots[: upper.length], lower.slots[upper.length :]
+
+    def missing(self, insertion: Insertion) -> Sequence[range]:
+        gaps = [range(node.end - node.length, node.end) for node in insertion.path if node.slots is None]
+        if insertion.prefix < insertion.length:
+            gaps.append(range(insertion.prefix, insertion.length))
+        return gaps
+
+    def fill(self, insertion: Insertion, slots: "array[int]", tree: Tree) -> None:  # noqa: ARG002 - nothing to split
+        taken = 0
+        for node in insertion.path:
+            if node.slots is None:
+                self.hold(node, slots[taken : taken + node.length], insertion.session_id)
+                taken += node.length
+
+    def check_integrity(self, nodes: Sequence[Node]) -> None:
+        super().check_integrity(nodes)
+        for node in nodes:
+            below = sum(child.locks for child in node.children.values())
+            assert node.locks >= below, f"{node} has fewer locks than the nodes below it, {below}"
+            assert node.slots is None or len(node.slots) == node.length, f"{node} has {len(node.slots)} slots"
