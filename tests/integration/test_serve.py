@@ -43,7 +43,7 @@ async def start(stack: contextlib.AsyncExitStack, name: str, *arguments: str) ->
 async def start_engines(
     stack: contextlib.AsyncExitStack, number: int, *arguments: str, speed: float = 20
 ) -> Sequence[Child]:
-    options = ("--page-size", str(PAGE), "--speed", str(speed), "--kv-events-config", EVENTS, *arguments)
+    options = ("--port", "0", "--page-size", str(PAGE), "--speed", str(speed), "--kv-events-config", EVENTS, *arguments)
     return await asyncio.gather(*(start(stack, f"engine {one}", "engine", *options) for one in range(number)))
 
 
@@ -183,6 +183,41 @@ def test_a_killed_engine_ends_its_streams_with_an_error() -> None:
     run(test)
 
 
+def test_an_engine_killed_under_load_loses_nothing_that_had_not_begun() -> None:
+    async def test() -> None:
+        async with children() as stack:
+            engines = await start_engines(stack, 2, speed=1)
+            router = await start_router(stack, engines, "--policy", "round_robin")
+            begun = 0
+
+            async def stream(http: aiohttp.ClientSession, number: int) -> tuple[str, bytes]:
+                nonlocal begun
+                body = {"prompt": prompt(number), "max_tokens": 20, "stream": True}
+                async with http.post("/v1/completions", json=body) as response:
+                    assert response.status == 200
+                    received = await response.content.readany()
+                    begun += 1
+                    return response.headers["x-kvevents-worker"], received + await response.content.read()
+
+            async def some_have_begun() -> bool:
+                return begun > 4
+
+            async with aiohttp.ClientSession(router.url) as http, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(stream(http, number)) for number in range(40)]
+                await until(some_have_begun)
+                os.kill(engines[0].pid, signal.SIGKILL)
+                tasks += [group.create_task(stream(http, number)) for number in range(40, 50)]
+            killed = engines[0].url.removeprefix("http://")
+            for worker, received in (task.result() for task in tasks):
+                if worker != killed or b"worker_failed" not in received:
+                    assert received.endswith(b"data: [DONE]\n\n")
+            assert {task.result()[0] for task in tasks[40:]} == {engines[1].url.removeprefix("http://")}
+            for worker in (await get(router.url, "/stats"))["workers"]:
+                assert worker["ranks"][0] == {"dp_rank": 0, "requests": 0, "queued_tokens": 0, "decode_tokens": 0}
+
+    run(test)
+
+
 def test_ranks_are_chosen_by_what_they_hold() -> None:
     async def test() -> None:
         async with children() as stack:
@@ -203,7 +238,7 @@ def test_ranks_are_chosen_by_what_they_hold() -> None:
 def test_an_engine_without_events_is_served_all_the_same() -> None:
     async def test() -> None:
         async with children() as stack:
-            silent = await start(stack, "silent engine", "engine", "--speed", "20")
+            silent = await start(stack, "silent engine", "engine", "--port", "0", "--speed", "20")
             router = await start_router(stack, [silent])
             headers, _ = await complete(router.url, prompt(0))
             assert headers["x-kvevents-expected-cached-blocks"] == "0"
