@@ -4,10 +4,12 @@ import json
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import zmq
 
 from engine_process import DEADLINE_S, EngineProcess, run_to_end, running_engine, wait_until
 from kvevents.transport import discover
@@ -73,6 +75,7 @@ def test_a_port_in_use_is_one_line_and_exit_3() -> None:
         (["--kv-events-config", '{"endpoints": "x"}'], "unknown key endpoints; known are publisher, endpoint,"),
         (["--kv-events-config", '{"endpoint": "localhost"}'], "endpoint 'localhost': expected tcp://host:port"),
         (["--kv-events-config", "{"], "expected a JSON object"),
+        (["--kv-events-config", '{"endpoint": "tcp://127.0.0.1:0", "bind": false}'], "expected the port to connect to"),
         (["--page-size", "0"], "page_size: expected 1 or more, got 0"),
         (["--eviction-policy", "newest"], "newest"),
         (["--prefill-tokens-per-second", "-1"], "expected a number above 0, got -1.0"),
@@ -105,6 +108,31 @@ def test_endpoints_of_every_kind_find_free_ports_for_all_ranks(endpoint: str, ho
         sources = discover(engine.url)
         assert [source.dp_rank for source in sources] == [0, 1, 2]
         assert [source.endpoint.rpartition(":")[2] for source in sources] == [str(base + rank) for rank in range(3)]
+
+
+def test_ipc_sockets_of_ranks_have_a_suffix(tmp_path: Path) -> None:
+    config = {"endpoint": f"ipc://{tmp_path}/live", "replay_endpoint": f"ipc://{tmp_path}/replay"}
+    with running_engine("--kv-events-config", json.dumps(config), "--dp-size", "2") as engine:
+        assert engine.kv_events == config | {"publisher": "zmq", "topic": "", "block_size": 64, "dp_size": 2}
+        with zmq.Context() as context:
+            for name in ("replay", "replay_dp1"):
+                with context.socket(zmq.DEALER) as dealer:
+                    dealer.connect(f"ipc://{tmp_path}/{name}")
+                    dealer.send_multipart([b"", bytes(8)])
+                    assert dealer.poll(10_000), "no reply"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["live", "live_dp1", "replay", "replay_dp1"]
+
+
+def test_a_publisher_can_connect_to_a_consumer_that_binds() -> None:
+    with zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        sub.subscribe("")
+        port = sub.bind_to_random_port("tcp://127.0.0.1")
+        config = json.dumps({"endpoint": f"tcp://127.0.0.1:{port}", "bind": False})
+        with running_engine("--kv-events-config", config) as engine:
+            for _ in wait_until():
+                httpx.post(f"{engine.url}/flush_cache")
+                if sub.poll(50):
+                    break
 
 
 def test_a_null_publisher_is_none() -> None:

@@ -27,6 +27,8 @@ class EventSockets:
     def __init__(self, config: KVEventsConfig, *, dp_size: int) -> None:
         wanted = [config.endpoint] + ([] if config.replay_endpoint is None else [config.replay_endpoint])
         is_open = any(parsed.transport == "tcp" and not parsed.port for parsed in map(Endpoint.parse, wanted))
+        if not config.bind:
+            Endpoint.parse(config.endpoint).to_connect()  # refuses a port that is left open
         for attempt in range(_ATTEMPTS):
             endpoints = settle_ports(wanted, dp_size)
             try:
