@@ -1,6 +1,55 @@
 """KV cache events for LLM serving: record, coalesce, carry, index, route and see."""
 
-from kvevents import errors, events
 from kvevents._core import __version__
+from kvevents.caches import RadixCache, UnifiedRadixCache
+from kvevents.errors import CapacityError, ConfigError, KVEventsError, TransportError, WireError
+from kvevents.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    BlockStoredMetadata,
+    BlockStoredWithMetadata,
+    KVEventBatch,
+    StorageMedium,
+)
+from kvevents.hashing import HashChain, block_hashes
+from kvevents.index import ApplyReport, Matches, PrefixIndex, WorkerMatch
+from kvevents.recorder import EventRecorder, KVCacheEventMixin
+from kvevents.routing import Decision, Router
+from kvevents.transport import Source, SourceState, Subscriber, ZmqPublisher, discover
+from kvevents.wire import decode_batch, encode_batch
 
-__all__ = ["__version__", "errors", "events"]
+__all__ = [
+    "AllBlocksCleared",
+    "ApplyReport",
+    "BlockRemoved",
+    "BlockStored",
+    "BlockStoredMetadata",
+    "BlockStoredWithMetadata",
+    "CapacityError",
+    "ConfigError",
+    "Decision",
+    "EventRecorder",
+    "HashChain",
+    "KVCacheEventMixin",
+    "KVEventBatch",
+    "KVEventsError",
+    "Matches",
+    "PrefixIndex",
+    "RadixCache",
+    "Router",
+    "Source",
+    "SourceState",
+    "StorageMedium",
+    "Subscriber",
+    "TransportError",
+    "UnifiedRadixCache",
+    "WireError",
+    "WorkerMatch",
+    "ZmqPublisher",
+    "__version__",
+    "block_hashes",
+    "decode_batch",
+    "discover",
+    "encode_batch",
+]
