@@ -1,6 +1,7 @@
-//! KV cache events without Python: tokens, hashing, the wire codec, the recorder and the prefix index.
+//! KV cache events without Python: tokens, hashing, the wire codec, the recorder, vLLM's block pool, the prefix index.
 #![deny(unsafe_code)]
 
+pub mod block_pool;
 pub mod hash;
 pub mod index;
 pub mod merge;

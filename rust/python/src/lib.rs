@@ -4,6 +4,7 @@
 
 use pyo3::prelude::*;
 
+mod block_pool;
 mod buffers;
 mod classes;
 mod hashing;
@@ -20,6 +21,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "BUILD_PROFILE",
         if cfg!(debug_assertions) { "debug" } else { "release" },
     )?;
+    add_submodule(module, "block_pool", block_pool::register)?;
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
     add_submodule(module, "recorder", recorder::register)?;

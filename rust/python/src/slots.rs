@@ -7,8 +7,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Slots that a caller passed: an int64 buffer, or any sequence of integers.
-struct Slots(Vec<i64>);
+/// Slots, or blocks, that a caller passed: an int64 buffer, or any sequence of integers.
+pub(crate) struct Slots(pub(crate) Vec<i64>);
 
 impl<'py> FromPyObject<'_, 'py> for Slots {
     type Error = PyErr;

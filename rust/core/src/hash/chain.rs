@@ -28,6 +28,12 @@ impl Scheme {
         ("content", Self::Content),
     ];
 
+    /// The name users know.
+    pub fn name(self) -> &'static str {
+        let mut names = Self::NAMES.iter().filter(|(_, scheme)| *scheme == self);
+        names.next().expect("every scheme has a name").0
+    }
+
     /// The id of a page: eight bytes of its digest.
     pub fn id(self, digest: &Digest) -> i64 {
         match self {

@@ -23,7 +23,7 @@ const LATER_LEVELS: [&str; 2] = ["chain", "compact"];
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
 
 #[pyclass(module = "kvevents._core.recorder", frozen)]
-pub(super) struct EventRecorder {
+pub(crate) struct EventRecorder {
     recorder: Recorder,
     enabled: bool,
     lora_names: Option<Py<PyAny>>,
@@ -211,7 +211,7 @@ impl EventRecorder {
     }
 
     #[getter]
-    fn page_size(&self) -> usize {
+    pub(crate) fn page_size(&self) -> usize {
         self.recorder.settings().page_size
     }
 
@@ -225,6 +225,11 @@ impl EventRecorder {
     fn registered(&self, py: Python<'_>, extra_key: Option<&str>) -> PyResult<Option<String>> {
         let names = self.lora_names.as_ref().map(|names| names.bind(py));
         registered(names, self.recorder.settings().event_format, extra_key)
+    }
+
+    /// What records; None while disabled.
+    pub(crate) fn active(&self) -> Option<&Recorder> {
+        self.enabled.then_some(&self.recorder)
     }
 
     /// Record a store.
