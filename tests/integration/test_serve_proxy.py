@@ -29,7 +29,7 @@ def test_bodies_and_replies_pass_unchanged() -> None:
                 "x-request-id": "7",
                 "x-data-parallel-rank": "3",
             }
-            async with http.post("/v1/completions", data=sent, headers=headers) as response:
+            async with http.post("/v1/completions?version=1", data=sent, headers=headers) as response:
                 assert response.status == 200
                 assert response.headers["content-type"] == "application/json"
                 assert response.headers["x-kvevents-worker"] == engine.id
@@ -38,7 +38,7 @@ def test_bodies_and_replies_pass_unchanged() -> None:
                 assert json.loads(await response.read())["choices"] == [{"text": "a"}]
             (request,) = engine.completions
             assert request.body == sent
-            assert request.path == "/v1/completions"
+            assert request.path == "/v1/completions?version=1"
             assert request.headers["content-type"] == "application/json; charset=utf-8"
             assert request.headers["x-request-id"] == "7"
             assert not {"authorization", "cookie", "x-data-parallel-rank"} & request.headers.keys()

@@ -60,6 +60,8 @@ def test_workers_join_and_leave_over_http() -> None:
         ({"url": "file:///etc/passwd"}, 400, "bad_request"),
         ({"url": "http://user:hunter2@127.0.0.1:1"}, 400, "bad_request"),
         ({"url": "http://127.0.0.1:99999"}, 400, "bad_request"),
+        ({"url": "http://127.0.0.1:1", "id": "a\r\nx-other: b"}, 400, "bad_request"),
+        ({"url": "http://127.0.0.1:1", "id": "a/b"}, 400, "bad_request"),
         ({"url": 3}, 400, "bad_request"),
         ({"url": "http://127.0.0.1:1", "rank": 0}, 400, "bad_request"),
         ([], 400, "bad_request"),

@@ -160,7 +160,7 @@ class Control:
                     "endpoint": source.endpoint,
                     "replay_endpoint": source.replay_endpoint,
                     "block_size": source.block_size,
-                    **_state(states[source.dp_rank]),
+                    **msgspec.structs.asdict(states[source.dp_rank]),
                 }
                 for source in worker.sources
             ],
@@ -175,10 +175,6 @@ def _shown(decision: Decision) -> dict[str, Any]:
     shown = msgspec.structs.asdict(decision)
     del shown["id"]
     return shown
-
-
-def _state(state: Any) -> dict[str, Any]:
-    return {"state": state.state, "reason": state.reason, "since": state.since, "counters": state.counters}
 
 
 def _decode(body: bytes, form: type[Any]) -> Any:

@@ -235,11 +235,18 @@ class Fleet:
             timeout_s = self._settings.probe_timeout_s
             return await asyncio.to_thread(self._discover, worker.url, worker_id=worker.id, timeout_s=timeout_s)
         except TransportError as error:
-            worker.events = str(error)
+            if not worker.sources:
+                self._note_no_events(worker, error)
             return None
         except ConfigError as error:
-            worker.events = str(error)
+            self._note_no_events(worker, error)
             return ()
+
+    @staticmethod
+    def _note_no_events(worker: Worker, error: KVEventsError) -> None:
+        if worker.events != str(error):
+            worker.events = str(error)
+            _log.warning("worker %s gets requests, but no events of it are used: %s", worker.id, error)
 
     async def _fit_index(self, sources: Sequence[Source]) -> None:
         """Choose the index's block size while nothing is in it and none was set."""
@@ -269,8 +276,7 @@ class Fleet:
                 self._follow(worker, sources)
             except KVEventsError as error:
                 await self._drop_sources(worker)
-                worker.events = str(error)
-                _log.warning("worker %s gets requests, but its events are not used: %s", worker.id, error)
+                self._note_no_events(worker, error)
 
     def _follow(self, worker: Worker, sources: Sequence[Source]) -> None:
         """Receive a worker's events into the index."""

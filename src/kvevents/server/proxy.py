@@ -14,7 +14,14 @@ from kvevents.server.errors import HttpError
 from kvevents.server.ledger import Outcome
 from kvevents.server.prompts import Prompt
 from kvevents.server.service import Service
-from kvevents.server.upstream import UnansweredError, error_event, failure, request_headers, response_headers
+from kvevents.server.upstream import (
+    UnansweredError,
+    error_event,
+    failure,
+    request_headers,
+    response_headers,
+    target_url,
+)
 from kvevents.server.usage import UsageTail
 
 MAX_DELIVERIES = 2
@@ -110,7 +117,7 @@ class Proxy:
         worker = service.fleet[decision.worker]
         started = time.perf_counter()
         async with service.http.post(
-            worker.url + scope["path"],
+            target_url(worker.url, scope["path"], scope["query_string"]),
             data=body if len(body) < _LARGE_BYTES else io.BytesIO(body),
             headers=request_headers(scope["headers"], decision, ranks=worker.ranks),
             allow_redirects=False,

@@ -50,6 +50,11 @@ class UnansweredError(Exception):
         self.is_late = self.delivered and isinstance(error, TimeoutError)
 
 
+def target_url(worker_url: str, path: str, query: bytes) -> str:
+    """Where a request goes on to."""
+    return f"{worker_url}{path}?{query.decode('latin-1')}" if query else f"{worker_url}{path}"
+
+
 def request_headers(headers: Iterable[tuple[bytes, bytes]], decision: Decision, *, ranks: int) -> list[tuple[str, str]]:
     """The client's headers as the worker gets them."""
     passed = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name not in _NOT_SENT_ON]

@@ -1,13 +1,20 @@
 """One engine as the service knows it."""
 
+import re
 from collections.abc import Sequence
 
+from kvevents.errors import ConfigError
 from kvevents.server.settings import worker_address
 from kvevents.transport import Source
+
+_ID = re.compile(r"[A-Za-z0-9.:_\[\]-]{1,200}")  # it stands in headers, paths and metrics
 
 
 class Worker:
     """An engine: where it is, whether it answers, and what feeds the index from it.
+
+    Raises:
+        ConfigError: no URL of a worker, or an id that cannot stand in a header.
 
     Attributes:
         id: its name in headers, answers and metrics; `host:port` unless another was given.
@@ -27,6 +34,8 @@ class Worker:
         host, port = worker_address(url)
         self.url = url.rstrip("/")
         self.id = worker_id or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        if not _ID.fullmatch(self.id):
+            raise ConfigError(f"worker id: expected up to 200 letters, digits and any of .:_-[], got {self.id!r}")
         self.up = False
         self.reason = "not asked yet"
         self.events = "not asked yet"
