@@ -51,11 +51,9 @@ impl PyBlockPool {
                 "num_blocks: expected at least 2, of which one is a placeholder, got {num_blocks}"
             ));
         }
-        let recorded = recorder.get().page_size();
-        if recorded != page_size {
-            return refused(format!(
-                "recorder: expected one for pages of {page_size}, got {recorded}"
-            ));
+        let got = recorder.get().page_size();
+        if got != page_size {
+            return refused(format!("recorder: expected one for pages of {page_size}, got {got}"));
         }
         Ok(Self {
             pool: Mutex::new(BlockPool::new(num_blocks)),
@@ -88,6 +86,17 @@ impl PyBlockPool {
     fn lookup<'py>(&self, py: Python<'py>, chain: &PyHashChain) -> PyResult<Bound<'py, PyAny>> {
         let found = self.lock().lookup(self.digests(&chain.0)?);
         int64_view(py, found.into_iter())
+    }
+
+    fn slots<'py>(&self, py: Python<'py>, blocks: Slots) -> PyResult<Bound<'py, PyAny>> {
+        self.lock().parked(&blocks.0).map_err(refused)?;
+        let size = self.page_size as i64;
+        let slots: Vec<i64> = blocks
+            .0
+            .iter()
+            .flat_map(|block| block * size..(block + 1) * size)
+            .collect();
+        int64_view(py, slots.into_iter())
     }
 
     fn parked(&self, blocks: Slots) -> PyResult<usize> {

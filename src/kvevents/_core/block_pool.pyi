@@ -53,6 +53,9 @@ class BlockPool:
     def lookup(self, chain: HashChain) -> memoryview:
         """The blocks that hold the leading pages of a chain."""
 
+    def slots(self, blocks: _Blocks) -> memoryview:
+        """The slots of blocks: `page_size` consecutive ones each, from block times `page_size`."""
+
     def parked(self, blocks: _Blocks) -> int:
         """How many of some blocks nobody holds."""
 
@@ -62,9 +65,7 @@ class BlockPool:
     def take(self, count: int) -> memoryview | None:
         """Hold the next blocks of the queue and announce what they lose; None where fewer are free."""
 
-    def publish(
-        self, blocks: _Blocks, chain: HashChain, tokens: _Tokens, *, session_id: str | None = None
-    ) -> None:
+    def publish(self, blocks: _Blocks, chain: HashChain, tokens: _Tokens, *, session_id: str | None = None) -> None:
         """Label held blocks as the pages of a chain, one a block, and announce them as one run."""
 
     def release(self, blocks: _Blocks) -> None:

@@ -1,5 +1,6 @@
 """Prefix caches: what stays in the KV memory of an engine, announced as events."""
 
+from kvevents.caches.block_pool import BlockPoolCache, CachedRun
 from kvevents.caches.cache import PrefixCache
 from kvevents.caches.components import FullAttention, Layers, Mamba, SlidingWindow
 from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU, TailLRU
@@ -10,6 +11,8 @@ from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
 from kvevents.caches.unified import UnifiedRadixCache
 
 __all__ = [
+    "BlockPoolCache",
+    "CachedRun",
     "EvictResult",
     "EvictionPolicy",
     "FullAttention",
