@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kvevents._core.hashing import announced_ids, page_digests
-from kvevents._core.recorder import AdapterNames, EventRecorder, RecorderStats, merges
+from kvevents._core.recorder import AdapterNames, CacheGroup, EventRecorder, RecorderStats, merges
 from kvevents.events import (
     AllBlocksCleared,
     BlockHash,
@@ -22,7 +22,7 @@ from kvevents.events import (
 )
 from kvevents.hashing import EventFormat
 
-__all__ = ["EventRecorder", "KVCacheEventMixin", "RecorderStats", "TreeNode"]
+__all__ = ["CacheGroup", "EventRecorder", "KVCacheEventMixin", "RecorderStats", "TreeNode"]
 
 
 class TreeNode(Protocol):

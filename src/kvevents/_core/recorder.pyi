@@ -9,7 +9,7 @@ from kvevents._core.hashing import HashChain
 from kvevents._core.tokens import TokenPages
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored
 
-__all__ = ["AdapterNames", "EventRecorder", "RecorderStats", "merges"]
+__all__ = ["AdapterNames", "CacheGroup", "EventRecorder", "RecorderStats", "merges"]
 
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 _EventFormat: TypeAlias = Literal["default", "dynamo"]
@@ -22,7 +22,8 @@ class EventRecorder:
     queue with two ways out, `take` and `take_batch`. Thread-safe; a disabled recorder ignores every call.
 
     In the event format `default` the ids of an extra key depend on whether its adapter has a registered name. A name
-    that is registered while pages of the extra key are live takes effect when none of them is left.
+    that is registered while pages of the extra key are live takes effect when none of them is left. In the event format
+    `dynamo` ids do not depend on names, and it takes effect at once.
 
     Args:
         page_size: tokens in a page, or pairs for bigrams; chains of another page size are refused.
@@ -52,7 +53,15 @@ class EventRecorder:
         max_event_blocks: int = 16_384,
         max_event_bytes: int = 1_048_576,
     ) -> EventRecorder: ...
-    def store(self, chain: HashChain, tokens: _Tokens, *, medium: str = "GPU", session_id: str | None = None) -> None:
+    def store(
+        self,
+        chain: HashChain,
+        tokens: _Tokens,
+        *,
+        medium: str = "GPU",
+        session_id: str | None = None,
+        group: CacheGroup | None = None,
+    ) -> None:
         """Record that blocks are held now. An empty chain says nothing.
 
         Args:
@@ -60,14 +69,15 @@ class EventRecorder:
             tokens: exactly their tokens, as they were given to `HashChain.extend`.
             medium: the tier, a `StorageMedium` or another name.
             session_id: attribution only.
+            group: the cache group that holds them, in hybrid models.
 
         Raises:
             ConfigError: the chain has another page size than the recorder.
             ValueError: there are more or fewer tokens than the chain has, or a token is negative.
         """
 
-    def remove(self, chain: HashChain, *, medium: str = "GPU") -> None:
-        """Record that blocks are no longer held in a tier. An empty chain says nothing.
+    def remove(self, chain: HashChain, *, medium: str = "GPU", group: CacheGroup | None = None) -> None:
+        """Record that blocks are no longer held in a tier, by a cache group. An empty chain says nothing.
 
         Raises:
             ConfigError: the chain has another page size than the recorder.
@@ -141,6 +151,24 @@ class RecorderStats:
     def coalesced_events(self) -> int: ...
     @property
     def coalesced_bytes(self) -> int: ...
+
+@final
+class CacheGroup:
+    """A cache group of a hybrid model, as events name it.
+
+    Args:
+        index: its number.
+        kind: its kind, `full_attention`, `sliding_window` or `mamba` for instance.
+        sliding_window: its window in tokens, the current one included.
+    """
+
+    def __new__(cls, index: int, kind: str, *, sliding_window: int | None = None) -> CacheGroup: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def sliding_window(self) -> int | None: ...
 
 @final
 class AdapterNames:

@@ -4,10 +4,12 @@ from kvevents.caches.block_pool import BlockPoolCache, CachedRun
 from kvevents.caches.cache import PrefixCache
 from kvevents.caches.components import FullAttention, Layers, Mamba, SlidingWindow
 from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU, TailLRU
+from kvevents.caches.mamba import MambaRadixCache
 from kvevents.caches.node import Node
 from kvevents.caches.radix import RadixCache
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
+from kvevents.caches.swa import SWARadixCache
 from kvevents.caches.unified import UnifiedRadixCache
 
 __all__ = [
@@ -19,11 +21,13 @@ __all__ = [
     "InsertResult",
     "Layers",
     "Mamba",
+    "MambaRadixCache",
     "MatchResult",
     "Node",
     "PagedSlotAllocator",
     "PrefixCache",
     "RadixCache",
+    "SWARadixCache",
     "SegmentedLRU",
     "Sizes",
     "SlidingWindow",

@@ -10,17 +10,18 @@ from kvevents.caches.clock import Clock
 from kvevents.caches.component import Component, Insertion
 from kvevents.caches.components import Layers, slots_of
 from kvevents.caches.eviction import EvictionPolicy, find_policy
+from kvevents.caches.evictor import Evictor
 from kvevents.caches.full import FullComponent
 from kvevents.caches.inputs import Slots, Tokens
 from kvevents.caches.node import Node
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.slots import SlotAllocator, join
-from kvevents.caches.supply import Supply
+from kvevents.caches.supply import Supplies, joined, supplies_of
 from kvevents.caches.tree import Tree
 from kvevents.errors import ConfigError
 from kvevents.events import KVCacheEvent, StorageMedium
 from kvevents.hashing import EventFormat
-from kvevents.recorder import EventRecorder
+from kvevents.recorder import CacheGroup, EventRecorder
 
 
 class PrefixCache:
@@ -41,6 +42,7 @@ class PrefixCache:
         allocator: SlotAllocator | None,
         clock: Clock,
         beside: Iterable[Layers] = (),
+        announce_groups: bool = False,
     ) -> None:
         self.page_size = page_size
         self.bigram = bigram
@@ -48,16 +50,26 @@ class PrefixCache:
         self._recorder = EventRecorder(page_size, event_format=event_format) if recorder is None else recorder
         if self._recorder.page_size != page_size:
             raise ConfigError(f"recorder: expected one for pages of {page_size}, got {self._recorder.page_size}")
-        self._announcer = Announcer(self._recorder)
-        self._full = FullComponent(self.allocator, self._announcer, find_policy(eviction_policy))
+        group = CacheGroup(0, FullComponent.group) if announce_groups else None
+        announcer = Announcer(self._recorder, group=group)
+        self._full = FullComponent(self.allocator, announcer, find_policy(eviction_policy))
         self._beside = [
-            layers.component(page_size=page_size, capacity=capacity, index=index, announcer=None)
+            layers.component(
+                self._recorder, page_size=page_size, capacity=capacity, index=index, announce=announce_groups
+            )
             for index, layers in enumerate(sorted(beside, key=lambda layers: layers.rank))
         ]
         self._components: list[Component] = [self._full, *self._beside]
+        self._by_group = {component.group: component for component in self._components}
         self._clock = clock
         self._tree = Tree(page_size, bigram=bigram, clock=clock, layers=self._components)
+        self._evictor = Evictor(self._tree, self._full, self._beside)
         self._recorder.clear()
+
+    @property
+    def allocators(self) -> Mapping[str, SlotAllocator]:
+        """Who hands out the slots of each component, by its name."""
+        return {group: component.allocator for group, component in self._by_group.items()}
 
     @property
     def total(self) -> int:
@@ -135,9 +147,19 @@ class PrefixCache:
             CapacityError: the new pages do not fit even if all that is evictable goes. Nothing was cached or evicted.
         """
         prompt = self._tree.pages_of(tokens)
-        supplies = self._supplies(prompt, slots, window_slots, window_start, state_slot)
-        root = self._tree.root(extra_key, cache_salt)
         length = len(prompt) * self.page_size
+        if window_start < 0 or window_start % self.page_size:
+            raise ValueError(f"window_start: expected whole pages of {self.page_size}, got {window_start} units")
+        supplies = supplies_of(
+            prompt,
+            slots=slots,
+            window_slots=window_slots,
+            window_start=window_start,
+            state_slot=state_slot,
+            length=length,
+            components=list(self._by_group),
+        )
+        root = self._tree.root(extra_key, cache_salt)
         if not length:
             return InsertResult(0, 0, root)
         walk = self._tree.walk(root, prompt, self._clock.insert)
@@ -176,20 +198,17 @@ class PrefixCache:
             states: states, the least recently used first.
         """
         asked = {"full": num_tokens, "sliding_window": window_tokens, "mamba": states}
-        freed = [0] * len(self._components)
-        for index, component in enumerate(self._components):
-            self._free(index, asked[component.group], freed)
-        by_group = dict(zip((component.group for component in self._components), freed, strict=True))
-        return EvictResult(by_group["full"], by_group.get("sliding_window", 0), by_group.get("mamba", 0))
+        freed = dict(zip(self._by_group, self._evictor.free([asked[group] for group in self._by_group]), strict=True))
+        return EvictResult(freed["full"], freed.get("sliding_window", 0), freed.get("mamba", 0))
 
-    def allocate(self, num_tokens: int) -> "array[int]":
-        """Lend slots for full attention to the caller, rounded up to whole pages; evict for them where it must be.
+    def allocate(self, count: int, component: str = "full") -> "array[int]":
+        """Lend slots of a component to the caller, rounded up to whole pages; evict for them where it must be.
 
         Raises:
             CapacityError: they are not there even if all that is evictable goes. Nothing was evicted.
         """
-        self._make_room([num_tokens] + [0] * len(self._beside))
-        return self.allocator.allocate(num_tokens)
+        self._evictor.make_room([count if group == component else 0 for group in self._by_group])
+        return self.allocators[component].allocate(count)
 
     def lock(self, node: Node) -> None:
         """Keep what a prompt that ends at `node` needs from eviction until `unlock`; locks are counted.
@@ -254,14 +273,18 @@ class PrefixCache:
         """
         return self._recorder.take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
 
-    def holdings(self) -> set[tuple[int, StorageMedium]]:
-        """The published id of every block that is cached, with its tier."""
-        held = (self._announcer.ids(node) for node in self._tree if node.slots is not None)
-        return {(block, StorageMedium.GPU) for run in held for block in run}
+    def holdings(self, component: str = "full") -> set[tuple[int, StorageMedium]]:
+        """The published id of every block that is cached, with its tier.
+
+        Args:
+            component: of `sliding_window` or `mamba`, the blocks whose window KV or whose state is cached.
+        """
+        ids = self._by_group[component].ids
+        return {(block, StorageMedium.GPU) for node in self._tree for block in ids(node)}
 
     def sizes(self, component: str) -> Sizes:
         """How much of a component (`full`, `sliding_window`, `mamba`) is in the tree, in units or states."""
-        return {each.group: each.sizes for each in self._components}[component]
+        return self._by_group[component].sizes
 
     def check_integrity(self) -> None:
         """Raise AssertionError, saying what is broken, unless tree, sizes, slots and queues agree."""
@@ -279,32 +302,6 @@ class PrefixCache:
                 usable = index
         return path[:usable]
 
-    def _supplies(
-        self,
-        prompt: TokenPages,
-        slots: Slots | None,
-        window_slots: Slots | None,
-        window_start: int,
-        state_slot: int | None,
-    ) -> dict[str, Supply] | None:
-        """What the caller brings, by component; None where the cache takes slots itself."""
-        if window_start < 0 or window_start % self.page_size:
-            raise ValueError(f"window_start: expected whole pages of {self.page_size}, got {window_start} units")
-        tokens = range(prompt.token_count)
-        supplies = {}
-        if slots is not None:
-            supplies["full"] = Supply.of("slots", slots, tokens)
-        if window_slots is not None:
-            supplies["sliding_window"] = Supply.of("window_slots", window_slots, tokens[window_start:])
-        if state_slot is not None:
-            supplies["mamba"] = Supply(array("q", [state_slot]), len(prompt) * self.page_size - 1)
-        if not supplies:
-            return None
-        known = {component.group for component in self._components}
-        if not supplies.keys() <= known or "full" not in supplies:
-            raise ValueError(f"slots: expected some for full, and then for {known}, got some for {set(supplies)}")
-        return supplies
-
     def _take(self, gaps: Sequence[Sequence[range]], end: Node) -> "list[array[int]]":
         """Slots of the cache's own for what an insert needs that has found the path down to `end`."""
         counts = [sum(map(len, missing)) for missing in gaps]
@@ -313,7 +310,7 @@ class PrefixCache:
             for component in kept:
                 component.lock(end, whole=True)
             try:
-                self._make_room(counts)
+                self._evictor.make_room(counts)
             finally:
                 for component in kept:
                     component.unlock(end)
@@ -322,7 +319,7 @@ class PrefixCache:
             component.allocator.adopt(slots)
         return taken
 
-    def _adopt(self, gaps: Sequence[Sequence[range]], supplies: Mapping[str, Supply]) -> "list[array[int]]":
+    def _adopt(self, gaps: Sequence[Sequence[range]], supplies: Supplies) -> "list[array[int]]":
         """The caller's slots for what an insert needs: taken over all or, where some are refused, none."""
         taken = [
             supplies[component.group].take(missing) if missing else array("q")
@@ -346,44 +343,9 @@ class PrefixCache:
         self._tree.attach(node, parent)
         return node
 
-    def _make_room(self, counts: Sequence[int]) -> None:
-        """Evict until so many slots of each component are free.
-
-        Raises:
-            CapacityError: they would not be. Nothing was evicted.
-        """
-        for component, count in zip(self._components, counts, strict=True):
-            component.check_room(count)
-        freed = [0] * len(counts)
-        for index, count in enumerate(counts):
-            short = count - self._components[index].allocator.available
-            self._free(index, freed[index] + short, freed)
-
-    def _free(self, index: int, asked: int, freed: list[int]) -> None:
-        """Evict by the order of one component until `asked` of it are freed; `freed` counts for each."""
-        component = self._components[index]
-        while freed[index] < asked and (node := component.victim()) is not None:
-            leaf = self._full.can_lose(node)
-            above = self._tree.detach(node) if leaf else None
-            for at in range(len(freed) - 1, -1 if leaf else index - 1, -1):
-                freed[at] += self._components[at].drop(node)
-            if above is not None:
-                self._full.offer(above)
-
     def _kept(self, gaps: Sequence[Sequence[range]]) -> tuple[tuple[range, ...], bool]:
         """What an insert says of the components beside full attention."""
         if not self._beside:
             return (), False
-        found = {component.group: missing for component, missing in zip(self._components, gaps, strict=True)}
+        found = dict(zip(self._by_group, gaps, strict=True))
         return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
-
-
-def joined(ranges: Iterable[range]) -> tuple[range, ...]:
-    """Ranges in order, those that touch as one."""
-    together: list[range] = []
-    for each in ranges:
-        if together and together[-1].stop == each.start:
-            together[-1] = range(together[-1].start, each.stop)
-        else:
-            together.append(each)
-    return tuple(together)

@@ -17,6 +17,8 @@ from kvevents.errors import CapacityError
 Gate: TypeAlias = Callable[[Node], bool]
 """Called with the nodes of a path, top first: whether a prompt that ends at this node can be continued from there."""
 
+NOTHING = memoryview(array("q"))
+
 
 class Insertion(NamedTuple):
     """A prompt on its way into the tree."""
@@ -41,7 +43,7 @@ class Component(ABC):
 
     Args:
         allocator: the slots.
-        announcer: says what changes; None where nobody is told.
+        announcer: says what changes.
     """
 
     group: ClassVar[str]
@@ -49,7 +51,7 @@ class Component(ABC):
     noun: ClassVar[str]
     """What its slots are called in messages."""
 
-    def __init__(self, allocator: SlotAllocator, announcer: Announcer | None) -> None:
+    def __init__(self, allocator: SlotAllocator, announcer: Announcer) -> None:
         self.allocator = allocator
         self._announcer = announcer
         self._evictable = 0
@@ -60,6 +62,10 @@ class Component(ABC):
     def sizes(self) -> Sizes:
         """How much of it is in the tree."""
         return Sizes(self._evictable + self._protected, self._evictable, self._protected)
+
+    def ids(self, node: Node) -> memoryview:
+        """What a node's blocks of this component are called in events, int64; none where it is a gap."""
+        return self._announcer.ids(node) if self.part(node).slots is not None else NOTHING
 
     @abstractmethod
     def part(self, node: Node) -> Holder:
@@ -119,8 +125,7 @@ class Component(ABC):
             self._protected += len(slots)
         else:
             self._evictable += len(slots)
-        if self._announcer is not None:
-            self._announcer.stored(node, session_id)
+        self._announcer.stored(node, session_id)
 
     def drop(self, node: Node) -> int:
         """Take away what a node has, and say how much that was."""
@@ -133,8 +138,7 @@ class Component(ABC):
         self._evictable -= len(slots)
         self._victims.discard(node)
         self.allocator.release(slots)
-        if self._announcer is not None:
-            self._announcer.removed(node)
+        self._announcer.removed(node)
         return len(slots)
 
     def reset(self, nodes: Sequence[Node]) -> None:

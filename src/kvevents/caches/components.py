@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvevents.caches.announcer import Announcer
+from kvevents.caches.announcer import Announcer, EndAnnouncer
 from kvevents.caches.component import Component
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
 from kvevents.caches.state import StateComponent
 from kvevents.caches.window import WindowComponent
 from kvevents.errors import ConfigError
+from kvevents.recorder import CacheGroup, EventRecorder
 
 
 class Layers(ABC):
@@ -19,14 +20,17 @@ class Layers(ABC):
     """Its place in a cache's order of components: what has a higher one is no use where a lower one is lost."""
 
     @abstractmethod
-    def component(self, *, page_size: int, capacity: int, index: int, announcer: Announcer | None) -> Component:
+    def component(
+        self, recorder: EventRecorder, *, page_size: int, capacity: int, index: int, announce: bool
+    ) -> Component:
         """What they keep in a tree.
 
         Args:
+            recorder: where changes are announced.
             page_size: units in a page.
             capacity: slots for full attention.
             index: which of a node's parts is theirs.
-            announcer: says what changes.
+            announce: whether changes are announced.
         """
 
 
@@ -51,10 +55,14 @@ class SlidingWindow(Layers):
     capacity: int | None = None
     allocator: SlotAllocator | None = None
 
-    def component(self, *, page_size: int, capacity: int, index: int, announcer: Announcer | None) -> WindowComponent:
+    def component(
+        self, recorder: EventRecorder, *, page_size: int, capacity: int, index: int, announce: bool
+    ) -> WindowComponent:
         if self.size < 1:
             raise ConfigError(f"sliding window: expected at least 1 token, got {self.size}")
         allocator = slots_of(self.allocator, capacity if self.capacity is None else self.capacity, page_size)
+        group = CacheGroup(index + 1, WindowComponent.group, sliding_window=self.size + 1)
+        announcer = Announcer(recorder, group=group, silent=not announce)
         return WindowComponent(allocator, announcer, size=self.size, page_size=page_size, index=index)
 
 
@@ -72,7 +80,17 @@ class Mamba(Layers):
     slots: int
     allocator: SlotAllocator | None = None
 
-    def component(self, *, page_size: int, capacity: int, index: int, announcer: Announcer | None) -> StateComponent:  # noqa: ARG002 - a state is not made of pages
+    def component(
+        self,
+        recorder: EventRecorder,
+        *,
+        page_size: int,  # noqa: ARG002 - a state is not made of pages
+        capacity: int,  # noqa: ARG002 - nor of tokens
+        index: int,
+        announce: bool,
+    ) -> StateComponent:
+        group = CacheGroup(index + 1, StateComponent.group)
+        announcer = EndAnnouncer(recorder, group=group, silent=not announce)
         return StateComponent(slots_of(self.allocator, self.slots, 1), announcer, index=index)
 
 

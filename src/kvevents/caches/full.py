@@ -23,7 +23,7 @@ class FullComponent(Component):
     group = "full"
     noun = "slots"
 
-    def __init__(self, allocator: SlotAllocator, announcer: Announcer | None, policy: EvictionPolicy) -> None:
+    def __init__(self, allocator: SlotAllocator, announcer: Announcer, policy: EvictionPolicy) -> None:
         self._policy = policy
         super().__init__(allocator, announcer)
 

@@ -18,14 +18,14 @@ class StateComponent(Component):
 
     Args:
         allocator: a slot is a state.
-        announcer: says what changes; None where nobody is told.
+        announcer: says what changes.
         index: which of a node's parts this is.
     """
 
     group = "mamba"
     noun = "states"
 
-    def __init__(self, allocator: SlotAllocator, announcer: Announcer | None, *, index: int) -> None:
+    def __init__(self, allocator: SlotAllocator, announcer: Announcer, *, index: int) -> None:
         super().__init__(allocator, announcer)
         self._index = index
         self._uses = 0

@@ -1,9 +1,10 @@
 """The slots that a caller brings to an insert."""
 
 from array import array
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+from kvevents._core.tokens import TokenPages
 from kvevents.caches.inputs import Slots
 from kvevents.caches.slots import slot_array
 
@@ -26,9 +27,55 @@ class Supply(NamedTuple):
             raise ValueError(f"{name}: expected {len(tokens)}, one a token, got {len(own)}")
         return cls(own, tokens.start)
 
-    def take(self, gaps: Sequence[range]) -> "array[int]":
+    def take(self, gaps: Iterable[range]) -> "array[int]":
         """The slots for units that have none."""
         taken: array[int] = array("q")
         for gap in gaps:
             taken += self.slots[gap.start - self.start : gap.stop - self.start]
         return taken
+
+
+Supplies: TypeAlias = Mapping[str, Supply]
+"""Slots by the name of their component."""
+
+
+def supplies_of(
+    prompt: TokenPages,
+    *,
+    slots: Slots | None,
+    window_slots: Slots | None,
+    window_start: int,
+    state_slot: int | None,
+    length: int,
+    components: Sequence[str],
+) -> Supplies | None:
+    """What a caller brings for a prompt of `length` units; None where the cache is to take slots of its own.
+
+    Raises:
+        ValueError: there are too many or too few, or some for none of the cache's `components`.
+    """
+    tokens = range(prompt.token_count)
+    supplies = {}
+    if slots is not None:
+        supplies["full"] = Supply.of("slots", slots, tokens)
+    if window_slots is not None:
+        supplies["sliding_window"] = Supply.of("window_slots", window_slots, tokens[window_start:])
+    if state_slot is not None:
+        supplies["mamba"] = Supply(array("q", [state_slot]), length - 1)
+    if supplies and slots is None:
+        raise ValueError("slots: expected one a token, as for the other components, got none")
+    unknown = [name for name in supplies if name not in components]
+    if unknown:
+        raise ValueError(f"slots: expected those for {', '.join(components)}, got some for {', '.join(unknown)}")
+    return supplies or None
+
+
+def joined(ranges: Sequence[range]) -> tuple[range, ...]:
+    """Ranges in order, those that touch as one."""
+    together: list[range] = []
+    for each in ranges:
+        if together and together[-1].stop == each.start:
+            together[-1] = range(together[-1].start, each.stop)
+        else:
+            together.append(each)
+    return tuple(together)

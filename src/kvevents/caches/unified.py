@@ -34,6 +34,10 @@ class UnifiedRadixCache(PrefixCache):
         bigram: cache pairs of neighbouring tokens (EAGLE): n tokens are n - 1 units. With `Mamba` it is off.
         event_format: `default` or `dynamo`, for the recorder that the cache makes itself.
         recorder: where changes are announced, with an event format and adapters' names of its own; one cache each.
+        announce_groups: announce windows and states too, and with each event its group: `full` (0), then
+            `sliding_window` and `mamba`. Then a router can see how much of a prompt can be reused: as far as `full`
+            holds it, at the last point where the window before it is whole and where there is a state. The window on
+            the wire counts the current token too, as models do. Only dialects of maps have a place for groups.
         allocator: the slots for full attention, `capacity` of them; by default a `PagedSlotAllocator`.
 
     Raises:
@@ -50,6 +54,7 @@ class UnifiedRadixCache(PrefixCache):
         bigram: bool = False,
         event_format: EventFormat = "default",
         recorder: EventRecorder | None = None,
+        announce_groups: bool = False,
         allocator: SlotAllocator | None = None,
     ) -> None:
         kinds = [type(layers) for layers in components]
@@ -64,5 +69,6 @@ class UnifiedRadixCache(PrefixCache):
             recorder=recorder,
             allocator=allocator,
             clock=StepClock(),
+            announce_groups=announce_groups,
             beside=[layers for layers in components if not isinstance(layers, FullAttention)],
         )

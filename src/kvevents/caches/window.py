@@ -20,7 +20,7 @@ class WindowComponent(Component):
 
     Args:
         allocator: the slots.
-        announcer: says what changes; None where nobody is told.
+        announcer: says what changes.
         size: the window, in units before the next one.
         page_size: units in a page.
         index: which of a node's parts this is.
@@ -30,7 +30,7 @@ class WindowComponent(Component):
     noun = "window slots"
 
     def __init__(
-        self, allocator: SlotAllocator, announcer: Announcer | None, *, size: int, page_size: int, index: int
+        self, allocator: SlotAllocator, announcer: Announcer, *, size: int, page_size: int, index: int
     ) -> None:
         super().__init__(allocator, announcer)
         self.size = size

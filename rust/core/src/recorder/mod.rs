@@ -169,11 +169,15 @@ impl Recorder {
         let namespace = chain.namespace();
         let extra_key = namespace.extra_key.as_deref();
         let mut state = self.state.lock();
+        let format = self.settings.event_format;
         let (keys, name) = match namespace.scheme {
             Scheme::Vllm(_) => (Keys::EachBlock, extra_key.map(Into::into)),
-            _ => (Keys::Fields, state.namings.store(extra_key, pages, store.registered)),
+            _ => (
+                Keys::Fields,
+                state.namings.store(format, extra_key, pages, store.registered),
+            ),
         };
-        let wrapper = namespace.wrapper(self.settings.event_format, name.is_some());
+        let wrapper = namespace.wrapper(format, name.is_some());
         let head = Head::Stored {
             parent: chain.parent_id().map(|id| wrapper.wrap(id)),
             last: chain.ids().last().map(|id| wrapper.wrap(id)),

@@ -10,6 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use super::group::CacheGroup;
 use super::naming::registered;
 use crate::buffers::{TokenArgument, int64_view};
 use crate::classes;
@@ -79,7 +80,7 @@ impl EventRecorder {
         })
     }
 
-    #[pyo3(signature = (chain, tokens, *, medium = "GPU", session_id = None))]
+    #[pyo3(signature = (chain, tokens, *, medium = "GPU", session_id = None, group = None))]
     fn store(
         &self,
         py: Python<'_>,
@@ -87,6 +88,7 @@ impl EventRecorder {
         tokens: &Bound<'_, PyAny>,
         medium: &str,
         session_id: Option<&str>,
+        group: Option<&CacheGroup>,
     ) -> PyResult<()> {
         if !self.enabled {
             return Ok(());
@@ -101,13 +103,13 @@ impl EventRecorder {
             medium,
             session_id,
             registered: name.as_deref(),
-            group: None,
+            group: group.map(CacheGroup::as_core),
         };
         self.record_store(py, &store)
     }
 
-    #[pyo3(signature = (chain, *, medium = "GPU"))]
-    fn remove(&self, py: Python<'_>, chain: &PyHashChain, medium: &str) -> PyResult<()> {
+    #[pyo3(signature = (chain, *, medium = "GPU", group = None))]
+    fn remove(&self, py: Python<'_>, chain: &PyHashChain, medium: &str, group: Option<&CacheGroup>) -> PyResult<()> {
         if !self.enabled {
             return Ok(());
         }
@@ -117,7 +119,7 @@ impl EventRecorder {
             chain,
             medium,
             registered: name.as_deref(),
-            group_idx: None,
+            group_idx: group.map(|group| group.as_core().index),
         };
         detach_if(py, chain.len() > DETACH_ABOVE, || self.recorder.remove(&remove))
             .map_err(|refused| raise(py, refused))

@@ -64,7 +64,7 @@ impl AdapterNames {
         let registered = registered(lora_names, format, Some(extra_key))?;
         let mut namings = self.0.lock().expect("nothing panics under the lock");
         Ok(namings
-            .store(Some(extra_key), pages, registered.as_deref())
+            .store(format, Some(extra_key), pages, registered.as_deref())
             .map(|name| name.to_string()))
     }
 
