@@ -16,6 +16,7 @@ Row = tuple[str, Callable[[PolicyFigures], str]]
 ROWS: list[list[Row]] = [
     [
         ("requests", lambda p: f"{p.requests}" + (f" ({p.failures} failed)" if p.failures else "")),
+        ("engines lost in the middle", lambda p: f"{len(p.lost_engines)}"),
         ("prompt tokens found cached", lambda p: f"{p.cached_share:.1%} ({p.cached_tokens:,})"),
         ("computed although some worker held them", lambda p: f"{p.recomputed_tokens:,} tokens"),
         ("time to first token, p50", lambda p: seconds(p.first_token_p50_s)),

@@ -53,7 +53,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env=os.environ | {"KVEVENTS_END_WITH_STDIN": "1"},
+            env=_environment(),
         )
         child = cls(name, process)
         try:
@@ -140,6 +140,12 @@ class Child:
                 return
             if text := line.decode(errors="replace").strip():
                 self._last_words.append(text)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but for settings meant for another `kvevents`, such as tokens."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KVEVENTS_")}
+    return kept | {"KVEVENTS_END_WITH_STDIN": "1"}
 
 
 async def _discard(stream: asyncio.StreamReader) -> None:

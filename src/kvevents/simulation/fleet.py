@@ -84,13 +84,18 @@ async def running_fleet(settings: FleetSettings) -> AsyncIterator[Fleet]:
 
 
 async def _start_all(children: list[Child], commands: list[tuple[str, list[str]]]) -> list[Child]:
-    """Start processes side by side; those that started are in `children` even when another fails."""
-    started = await asyncio.gather(*(Child.start(name, words) for name, words in commands), return_exceptions=True)
-    children += [child for child in started if isinstance(child, Child)]
+    """Start processes side by side; each is in `children` as soon as it runs, whatever becomes of the others."""
+
+    async def start(name: str, words: list[str]) -> Child:
+        child = await Child.start(name, words)
+        children.append(child)
+        return child
+
+    started = await asyncio.gather(*(start(name, words) for name, words in commands), return_exceptions=True)
     for failure in started:
         if isinstance(failure, BaseException):
             raise failure
-    return children[-len(commands) :]
+    return [child for child in started if isinstance(child, Child)]
 
 
 def _engine_arguments(settings: FleetSettings) -> list[str]:

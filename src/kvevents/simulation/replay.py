@@ -1,6 +1,7 @@
 """A trace sent through a router's HTTP door, at the trace's own pace."""
 
 import asyncio
+import itertools
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -95,47 +96,50 @@ async def replay(
     ):
         start = time.monotonic()
         tasks = []
-        for request in requests:
-            due = start + request.arrival_s / speed
+        for arrival_s, together in itertools.groupby(requests, key=lambda request: request.arrival_s):
+            bucket = [_Prepared(request) for request in together]
+            due = start + arrival_s / speed
             if (wait_s := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
-            tokens = request.tokens()
-            outcome = Outcome(request.line, request.input_length, held_tokens=held(tokens))
-            body = _body(request, tokens)
-            sent = asyncio.Event()
-            outcome.sent_late_s = time.monotonic() - due
-            tasks.append(group.create_task(_follow(session, body, outcome, sent, on_end)))
-            await sent.wait()
+            for prepared in bucket:
+                outcome = prepared.outcome
+                outcome.held_tokens = held(prepared.tokens)
+                outcome.sent_late_s = time.monotonic() - due
+                tasks.append(group.create_task(_follow(session, prepared, on_end)))
+                await prepared.sent.wait()
     return [task.result() for task in tasks]
 
 
-def _body(request: TraceRequest, tokens: "array[int]") -> bytes:
-    return msgspec.json.encode(
-        {
-            "prompt": tokens.tolist(),
-            "max_tokens": request.output_length,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
+class _Prepared:
+    """A request that only waits for its moment."""
+
+    def __init__(self, request: TraceRequest) -> None:
+        self.outcome = Outcome(request.line, request.input_length)
+        self.tokens = request.tokens()
+        self.body = msgspec.json.encode(
+            {
+                "prompt": self.tokens.tolist(),
+                "max_tokens": request.output_length,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        self.sent = asyncio.Event()
 
 
 async def _mark_as_sent(_session: aiohttp.ClientSession, context: Any, _params: object) -> None:
     context.trace_request_ctx.set()
 
 
-async def _follow(
-    session: aiohttp.ClientSession,
-    body: bytes,
-    outcome: Outcome,
-    sent: asyncio.Event,
-    on_end: Callable[[Outcome], None],
-) -> Outcome:
+async def _follow(session: aiohttp.ClientSession, request: _Prepared, on_end: Callable[[Outcome], None]) -> Outcome:
+    outcome, sent = request.outcome, request.sent
     start = time.monotonic()
     headers = {"content-type": "application/json"}
     try:
-        async with session.post("/v1/completions", data=body, headers=headers, trace_request_ctx=sent) as response:
+        async with session.post(
+            "/v1/completions", data=request.body, headers=headers, trace_request_ctx=sent
+        ) as response:
             outcome.worker = response.headers.get("x-kvevents-worker")
             await _check_status(response)
             tail = b""
