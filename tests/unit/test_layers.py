@@ -14,7 +14,7 @@ LAYERS: list[set[str]] = [
     {"errors", "events"},
     {"_core"},
     {"wire", "hashing"},
-    {"recorder", "index"},
+    {"recorder", "coalescing", "index"},
     {"caches", "transport", "routing"},
     {"engine"},
     {"server", "simulation", "integrations"},

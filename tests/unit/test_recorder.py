@@ -3,6 +3,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvevents.errors import ConfigError
@@ -359,7 +360,7 @@ class TestEventRecorder:
     def test_an_unknown_dialect_takes_nothing(self) -> None:
         recorder = EventRecorder(2)
         recorder.clear()
-        with pytest.raises(ConfigError, match=r'dialect: expected one of sglang, .*, got "trtllm"'):
+        with pytest.raises(ConfigError, match=r'dialect: expected one of sglang, .*"trtllm"'):
             recorder.take_batch(dialect="trtllm")  # type: ignore[arg-type]  # what is tested
         assert recorder.pending == 1
 
@@ -392,15 +393,10 @@ class TestEventRecorder:
         assert (recorder.enabled, recorder.take(), recorder.take_batch()) == (False, [], None)
         assert recorder.stats().recorded_events == 0
 
-    @pytest.mark.parametrize("level", ["chain", "compact"])
-    def test_later_levels_say_so(self, level: Any) -> None:
-        with pytest.raises(ConfigError, match=f'"{level}" is not available yet; expected one of adjacent, off'):
-            EventRecorder(2, coalesce=level)
-
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"coalesce": "all"}, 'coalesce: expected one of adjacent, off, got "all"'),
+            ({"coalesce": "all"}, 'coalesce: expected one of off, adjacent, chain, compact, got "all"'),
             ({"event_format": "x"}, 'event_format: expected one of default, dynamo, got "x"'),
             ({"lora_names": ["adapter"]}, "lora_names: expected a mapping, got <class 'list'>"),
             ({"page_size": 0}, "page_size: expected at least 1, got 0"),
@@ -445,6 +441,65 @@ class TestEventRecorder:
         assert abs(stats.coalesced_bytes - len(data)) < 20
         assert stats.recorded_bytes > stats.coalesced_bytes
         assert "recorded_events=3" in repr(stats)
+
+
+class TestVllmDialects:
+    """What `take_batch` writes for consumers of vLLM's events."""
+
+    def maps(self, recorder: EventRecorder, dialect: Any = "vllm") -> list[Any]:
+        data = recorder.take_batch(dialect=dialect)
+        assert data is not None
+        events: list[Any] = msgspec.msgpack.decode(data)[1]
+        return events
+
+    def test_ids_are_unsigned_and_fields_are_those_of_vllm(self) -> None:
+        recorder = EventRecorder(2)
+        chain = chain_of(range(40))
+        assert min(chain.ids) < 0
+        first, rest = chain.split(1)
+        recorder.store(first, [0, 1])
+        recorder.remove(rest)
+        ids = [block % (1 << 64) for block in chain.ids]
+        assert self.maps(recorder) == [
+            {
+                "type": "BlockStored",
+                "block_hashes": ids[:1],
+                "parent_block_hash": None,
+                "token_ids": [0, 1],
+                "block_size": 2,
+                "lora_id": None,
+                "medium": "GPU",
+                "lora_name": None,
+                "extra_keys": [None],
+            },
+            {"type": "BlockRemoved", "block_hashes": ids[1:], "medium": "GPU"},
+        ]
+
+    def test_the_salt_is_an_extra_key_of_the_first_block_and_the_adapter_one_of_each(self) -> None:
+        recorder = EventRecorder(2, lora_names={"k": "adapter"})
+        chain = chain_of([1, 2, 3, 4], extra_key="k", cache_salt="salt")
+        recorder.store(chain, [1, 2, 3, 4])
+        recorder.store(chain.extend([5, 6]), [5, 6], session_id="s")
+        first, second = self.maps(recorder)
+        assert (first["lora_name"], first["extra_keys"]) == ("adapter", [["adapter", "salt"], ["adapter"]])
+        assert (second["lora_name"], second["extra_keys"], second["session_id"]) == ("adapter", [["adapter"]], "s")
+        assert "cache_salt" not in first
+
+    def test_a_salt_alone_is_said_once(self) -> None:
+        recorder = EventRecorder(2)
+        chain = chain_of([1, 2, 3, 4], cache_salt="salt")
+        recorder.store(chain, [1, 2, 3, 4])
+        (event,) = self.maps(recorder)
+        assert event["extra_keys"] == [["salt"], None]
+
+    def test_arrays_have_the_slots_of_vllm(self) -> None:
+        recorder = EventRecorder(2)
+        recorder.store(chain_of([1, 2], cache_salt="salt"), [1, 2])
+        recorder.clear()
+        store, clear = self.maps(recorder, "vllm-array")
+        assert store[0] == "BlockStored"
+        assert store[2:] == [None, [1, 2], 2, None, "GPU", None, [["salt"]], None, None, None]
+        assert clear == ["AllBlocksCleared"]
 
 
 class TestNames:

@@ -2,9 +2,9 @@
 #![deny(unsafe_code)]
 
 pub mod block_pool;
+pub mod coalesce;
 pub mod hash;
 pub mod index;
-pub mod merge;
 pub mod pages;
 pub mod recorder;
 pub mod slots;

@@ -1,15 +1,15 @@
 //! What a recorder gives out for what it was told.
 
+use kvevents_core::coalesce::{Cap, Level};
 use kvevents_core::hash::chain::{HashChain, Namespace, Scheme, Separation};
 use kvevents_core::hash::sglang::EventFormat;
 use kvevents_core::hash::vllm;
-use kvevents_core::merge::Cap;
 use kvevents_core::pages::Paging;
-use kvevents_core::recorder::{Coalesce, Group, Recorder, Refused, Remove, RemoveEach, Settings, Store};
+use kvevents_core::recorder::{Group, Recorder, Refused, Remove, RemoveEach, Settings, Store};
 use kvevents_core::tokens::TokenSlice;
 use kvevents_core::wire::{Dialect, EngineHash, Event, Limits, Raw, read_batch};
 
-fn recorder(coalesce: Coalesce, cap: Cap) -> Recorder {
+fn recorder(coalesce: Level, cap: Cap) -> Recorder {
     Recorder::new(Settings {
         page_size: 2,
         coalesce,
@@ -73,7 +73,7 @@ fn shapes(recorder: &Recorder) -> Vec<(&'static str, usize)> {
 
 #[test]
 fn a_chain_stored_in_steps_is_one_event() {
-    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let recorder = recorder(Level::Adjacent, Cap::default());
     let first = root(None).extend(TokenSlice::U32(&[1, 2])).expect("whole");
     let second = first.extend(TokenSlice::U32(&[3, 4, 5, 6])).expect("whole");
     store(&recorder, &first, &[1, 2]);
@@ -111,7 +111,7 @@ fn a_merged_event_stays_under_the_cap_and_a_single_one_stays_whole() {
             vec![("stored", 5), ("stored", 3)],
         ),
     ] {
-        let recorder = recorder(Coalesce::Adjacent, cap);
+        let recorder = recorder(Level::Adjacent, cap);
         let mut chain = root(None);
         let mut at = 0;
         for pages in [3, 1, 1, 3] {
@@ -126,7 +126,7 @@ fn a_merged_event_stays_under_the_cap_and_a_single_one_stays_whole() {
 
 #[test]
 fn level_off_merges_nothing() {
-    let recorder = recorder(Coalesce::Off, Cap::default());
+    let recorder = recorder(Level::Off, Cap::default());
     let chain = root(None).extend(TokenSlice::U32(&[1, 2])).expect("whole");
     remove(&recorder, &chain, None);
     remove(&recorder, &chain, None);
@@ -135,7 +135,7 @@ fn level_off_merges_nothing() {
 
 #[test]
 fn sizes_are_those_of_the_batch_within_a_few_bytes() {
-    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let recorder = recorder(Level::Adjacent, Cap::default());
     let tokens: Vec<u32> = (0..2000).map(|index| index * 97).collect();
     let chain = root(None).extend(TokenSlice::U32(&tokens)).expect("whole");
     store(&recorder, &chain, &tokens);
@@ -148,7 +148,7 @@ fn sizes_are_those_of_the_batch_within_a_few_bytes() {
 
 #[test]
 fn a_late_name_does_not_change_what_a_removal_names() {
-    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let recorder = recorder(Level::Adjacent, Cap::default());
     let chain = root(Some("k")).extend(TokenSlice::U32(&[1, 2])).expect("whole");
     let unnamed: Vec<i64> = chain.ids().collect();
     store(&recorder, &chain, &[1, 2]);
@@ -159,7 +159,7 @@ fn a_late_name_does_not_change_what_a_removal_names() {
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_changes() {
-    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let recorder = recorder(Level::Adjacent, Cap::default());
     let chain = root(None).extend(TokenSlice::U32(&[1, 2])).expect("whole");
     let tokens = TokenSlice::U32(&[1, 2, 3, 4]);
     let refused = recorder.store(&Store {
@@ -213,7 +213,7 @@ fn store_in_group(recorder: &Recorder, chain: &HashChain, tokens: &[u32]) {
 
 #[test]
 fn blocks_of_vllm_are_announced_as_vllm_does() {
-    let recorder = recorder(Coalesce::Adjacent, Cap::default());
+    let recorder = recorder(Level::Adjacent, Cap::default());
     let chain = vllm_chain(&[1, 2, 3, 4, 5, 6]);
     let (head, tail) = chain.split(2).expect("three blocks");
     store_in_group(&recorder, &head, &[1, 2, 3, 4]);
@@ -254,7 +254,7 @@ fn blocks_of_vllm_are_announced_as_vllm_does() {
 
 #[test]
 fn what_a_dialect_has_no_place_for_can_be_put_back() {
-    let recorder = recorder(Coalesce::Off, Cap::default());
+    let recorder = recorder(Level::Off, Cap::default());
     store_in_group(&recorder, &vllm_chain(&[1, 2]), &[1, 2]);
     let taken = recorder.take();
     recorder.clear();

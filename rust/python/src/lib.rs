@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 mod block_pool;
 mod buffers;
 mod classes;
+mod coalescing;
 mod hashing;
 mod index;
 mod recorder;
@@ -22,6 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         if cfg!(debug_assertions) { "debug" } else { "release" },
     )?;
     add_submodule(module, "block_pool", block_pool::register)?;
+    add_submodule(module, "coalescing", coalescing::register)?;
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
     add_submodule(module, "recorder", recorder::register)?;

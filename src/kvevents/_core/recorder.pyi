@@ -13,6 +13,8 @@ __all__ = ["AdapterNames", "CacheGroup", "EventRecorder", "RecorderStats", "merg
 
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 _EventFormat: TypeAlias = Literal["default", "dynamo"]
+# Public as kvevents.wire.Dialect; stubs import no higher layer.
+_Dialect: TypeAlias = Literal["sglang", "sglang-array", "vllm", "vllm-array"]
 
 @final
 class EventRecorder:
@@ -27,9 +29,15 @@ class EventRecorder:
 
     Args:
         page_size: tokens in a page, or pairs for bigrams; chains of another page size are refused.
-        coalesce: how far events are merged. `adjacent`: an event is folded into the one right before it where both are
-            removals from one tier, or stores of which the second continues the first with all other fields equal.
-            `off`: not at all. The levels `chain` and `compact` are not available yet.
+        coalesce: how far events are merged. At every level all consumers hold the same after each batch.
+            `off`: not at all.
+            `adjacent`: an event is folded into the one right before it where both are removals from one tier, or
+            stores of which the second continues the first with all other fields equal.
+            `chain`: into any earlier event of the batch that it continues in that way, if no event in between names
+            one of its blocks or its parent. Requests interleave, so this makes fewer events; a consumer that knows
+            only the rule of `adjacent` can read them.
+            `compact`: besides, stores and removals of a batch that undo each other are left out. The recorder counts
+            what is held, which takes memory for every block held.
         event_format: how the ids of a namespace are announced: `default` wraps them only where an adapter has a
             registered name, `dynamo` wherever there is an extra key or a salt (the safe choice).
         enabled: False makes every call a no-op.
@@ -46,7 +54,7 @@ class EventRecorder:
         cls,
         page_size: int,
         *,
-        coalesce: Literal["adjacent", "off"] = "adjacent",
+        coalesce: Literal["off", "adjacent", "chain", "compact"] = "adjacent",
         event_format: _EventFormat = "default",
         enabled: bool = True,
         lora_names: Mapping[str, str] | None = None,
@@ -94,14 +102,15 @@ class EventRecorder:
         *,
         ts: float | None = None,
         dp_rank: int | None = 0,
-        dialect: Literal["sglang", "sglang-array", "vllm", "vllm-array"] = "sglang",
+        dialect: _Dialect = "sglang",
     ) -> bytes | None:
         """Take everything in the queue as an encoded batch; None if there is nothing.
 
         Args:
             ts: the batch's time in unix seconds; now, if None.
             dp_rank: the data-parallel rank that announces.
-            dialect: how events are laid out on the wire.
+            dialect: how events are written, as in `kvevents.wire.encode_batch`. Those of vLLM have unsigned ids, and
+                the salt and the adapter's name in `extra_keys`.
 
         Raises:
             ConfigError: the dialect is not one of its choices, or is one of arrays that have no place for a field that
@@ -137,6 +146,8 @@ class RecorderStats:
         recorded_bytes: their bytes in the dialect `sglang`, within a few bytes an event.
         coalesced_events: events after merging.
         coalesced_bytes: their bytes.
+        cancelled_pages: announcements of a page that were left out of what was taken because they undo each other
+            (level `compact`).
     """
 
     @property
@@ -151,6 +162,8 @@ class RecorderStats:
     def coalesced_events(self) -> int: ...
     @property
     def coalesced_bytes(self) -> int: ...
+    @property
+    def cancelled_pages(self) -> int: ...
 
 @final
 class CacheGroup:

@@ -51,7 +51,7 @@ pub use room::Bounds;
 pub use source::Counters;
 pub use stats::{Holdings, SourceStats, Stats};
 pub use table::Geometry;
-pub use tier::Tier;
+pub use tier::{Medium, Tier};
 pub use worker::{Handle, Target};
 
 use source::Setup;

@@ -2,29 +2,20 @@
 
 mod naming;
 mod pending;
+mod spelling;
 
 use parking_lot::Mutex;
 use thiserror::Error;
 
+use crate::coalesce::{Cap, Level, Waiting, Window};
 use crate::hash::chain::{HashChain, Scheme};
 use crate::hash::sglang::EventFormat;
-use crate::merge::Cap;
 use crate::tokens::TokenSlice;
 use crate::wire::{Dialect, NoPlace, Writer, begin_batch, end_batch};
-use pending::{Head, Keys, Pending, RemoveFields, StoreFields};
+use pending::{Engine, Head, Incoming, Pending, RemoveFields, StoreFields};
 
 pub use naming::Namings;
 pub use pending::Group;
-
-/// How far events are merged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Coalesce {
-    /// Not at all.
-    Off,
-    /// With the event right before, by the merge rule.
-    #[default]
-    Adjacent,
-}
 
 /// How a recorder records.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +23,7 @@ pub struct Settings {
     /// Tokens (pairs, for bigrams) in a page.
     pub page_size: usize,
     /// How far events are merged.
-    pub coalesce: Coalesce,
+    pub coalesce: Level,
     /// How ids are announced.
     pub event_format: EventFormat,
     /// How large a merged event may become.
@@ -120,6 +111,8 @@ pub struct Stats {
     pub coalesced_events: u64,
     /// Their bytes.
     pub coalesced_bytes: u64,
+    /// Announcements of a page that were left out of what was taken because they undo each other (level `compact`).
+    pub cancelled_pages: u64,
 }
 
 /// Collects what a cache did and gives it out in batches. Thread-safe.
@@ -129,19 +122,27 @@ pub struct Recorder {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    queue: Vec<Pending>,
+    window: Window<Pending>,
     namings: Namings,
     stats: Stats,
+    /// Ids of the event that is being recorded.
+    ids: Vec<u64>,
 }
 
 impl Recorder {
-    /// A recorder with an empty queue.
+    /// A recorder with an empty queue, of a cache that is empty.
     pub fn new(settings: Settings) -> Self {
+        let state = State {
+            window: Window::new(settings.coalesce, settings.cap, true),
+            namings: Namings::default(),
+            stats: Stats::default(),
+            ids: Vec::new(),
+        };
         Self {
             settings,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 
@@ -170,21 +171,17 @@ impl Recorder {
         let extra_key = namespace.extra_key.as_deref();
         let mut state = self.state.lock();
         let format = self.settings.event_format;
-        let (keys, name) = match namespace.scheme {
-            Scheme::Vllm(_) => (Keys::EachBlock, extra_key.map(Into::into)),
-            _ => (
-                Keys::Fields,
-                state.namings.store(format, extra_key, pages, store.registered),
-            ),
+        let engine = engine_of(namespace.scheme);
+        let name = match engine {
+            Engine::Vllm => extra_key.map(Into::into),
+            Engine::Sglang => state.namings.store(format, extra_key, pages, store.registered),
         };
         let wrapper = namespace.wrapper(format, name.is_some());
         let head = Head::Stored {
-            parent: chain.parent_id().map(|id| wrapper.wrap(id)),
-            last: chain.ids().last().map(|id| wrapper.wrap(id)),
+            parent: chain.parent_id().map(|id| wrapper.wrap(id).cast_unsigned()),
             fields: StoreFields {
                 paging,
-                keys,
-                unsigned: namespace.scheme.is_unsigned(),
+                engine,
                 medium: store.medium,
                 cache_salt: namespace.cache_salt.as_deref(),
                 session_id: store.session_id,
@@ -193,7 +190,7 @@ impl Recorder {
             },
         };
         state.stats.stored_pages += pages as u64;
-        state.record(&self.settings, head, chain.ids().map(|id| wrapper.wrap(id)), tokens);
+        state.record(head, chain.ids().map(|id| wrapper.wrap(id)), tokens);
         Ok(())
     }
 
@@ -211,28 +208,28 @@ impl Recorder {
             .remove(namespace.extra_key.as_deref(), chain.len(), remove.registered);
         let wrapper = namespace.wrapper(self.settings.event_format, name.is_some());
         let head = Head::Removed(RemoveFields {
+            engine: engine_of(namespace.scheme),
             medium: remove.medium,
             group_idx: remove.group_idx,
-            unsigned: namespace.scheme.is_unsigned(),
         });
         let ids = chain.ids().map(|id| wrapper.wrap(id));
         state.stats.removed_pages += chain.len() as u64;
-        state.record(&self.settings, head, ids, TokenSlice::U32(&[]));
+        state.record(head, ids, TokenSlice::U32(&[]));
         Ok(())
     }
 
     /// Record that blocks are no longer held in a tier, one event a block before merging.
     pub fn remove_each(&self, remove: &RemoveEach<'_>) {
         let fields = RemoveFields {
+            engine: engine_of(remove.scheme),
             medium: remove.medium,
             group_idx: remove.group_idx,
-            unsigned: remove.scheme.is_unsigned(),
         };
         let mut state = self.state.lock();
         state.stats.removed_pages += remove.ids.len() as u64;
         for &id in remove.ids {
             let id = std::iter::once(id);
-            state.record(&self.settings, Head::Removed(fields), id, TokenSlice::U32(&[]));
+            state.record(Head::Removed(fields), id, TokenSlice::U32(&[]));
         }
     }
 
@@ -240,7 +237,7 @@ impl Recorder {
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.namings.clear();
-        state.record(&self.settings, Head::Cleared, std::iter::empty(), TokenSlice::U32(&[]));
+        state.record(Head::Cleared, std::iter::empty(), TokenSlice::U32(&[]));
     }
 
     /// The ids under which the blocks of a chain are announced now.
@@ -257,19 +254,17 @@ impl Recorder {
 
     /// Take everything in the queue.
     pub fn take(&self) -> Taken {
-        Taken(std::mem::take(&mut self.state.lock().queue))
+        self.state.lock().take()
     }
 
     /// Put back what was taken last, before what was recorded since.
     pub fn put_back(&self, taken: Taken) {
-        let queue = &mut self.state.lock().queue;
-        let since = std::mem::replace(queue, taken.0);
-        queue.extend(since);
+        self.state.lock().window.put_back(taken.events);
     }
 
     /// Events in the queue.
     pub fn len(&self) -> usize {
-        self.state.lock().queue.len()
+        self.state.lock().window.len()
     }
 
     /// Whether the queue is empty.
@@ -292,60 +287,78 @@ impl Recorder {
 }
 
 impl State {
-    fn record(
-        &mut self,
-        settings: &Settings,
-        head: Head<'_>,
-        ids: impl ExactSizeIterator<Item = i64>,
-        tokens: TokenSlice<'_>,
-    ) {
-        let merges = settings.coalesce == Coalesce::Adjacent
-            && self
-                .queue
-                .last()
-                .is_some_and(|tail| tail.takes(head) && tail.has_room(settings.cap, ids.len(), tokens));
-        if !merges {
-            self.queue.push(Pending::new(head));
-        }
-        let event = self.queue.last_mut().expect("one was pushed if there was none");
-        let before = event.body();
-        event.grow(ids, tokens);
-        let (frame, body) = (event.frame() as u64, (event.body() - before) as u64);
+    fn record(&mut self, head: Head<'_>, ids: impl Iterator<Item = i64>, tokens: TokenSlice<'_>) {
+        self.ids.clear();
+        self.ids.extend(ids.map(i64::cast_unsigned));
+        let before = self.window.size() as u64;
+        let pushed = self.window.push(Incoming {
+            head,
+            ids: &self.ids,
+            tokens,
+        });
+        let bytes = self.window.size() as u64 - before;
         let stats = &mut self.stats;
         stats.recorded_events += 1;
-        stats.recorded_bytes += frame + body;
-        stats.coalesced_events += u64::from(!merges);
-        stats.coalesced_bytes += body + if merges { 0 } else { frame };
+        stats.recorded_bytes += bytes;
+        stats.coalesced_bytes += bytes;
+        if pushed.folded {
+            stats.recorded_bytes += self.window.growing()[pushed.place].frame() as u64;
+        } else {
+            stats.coalesced_events += 1;
+        }
+    }
+
+    fn take(&mut self) -> Taken {
+        let (waiting, before) = (self.window.len(), self.window.size());
+        let (events, cancelled) = self.window.take();
+        let size = events.iter().map(Waiting::size).sum();
+        let stats = &mut self.stats;
+        stats.coalesced_events -= (waiting - events.len()) as u64;
+        stats.coalesced_bytes -= before.saturating_sub(size) as u64;
+        stats.cancelled_pages += cancelled as u64;
+        Taken { events, size }
+    }
+}
+
+/// As whose blocks those of a chain are announced.
+fn engine_of(scheme: Scheme) -> Engine {
+    if scheme.is_unsigned() {
+        Engine::Vllm
+    } else {
+        Engine::Sglang
     }
 }
 
 /// Events that were taken from a recorder.
 #[derive(Debug)]
-pub struct Taken(Vec<Pending>);
+pub struct Taken {
+    events: Vec<Pending>,
+    /// Their bytes, within a few an event.
+    size: usize,
+}
 
 impl Taken {
     /// Number of events.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.events.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.events.is_empty()
     }
 
     /// Blocks in all of them.
     pub fn blocks(&self) -> usize {
-        self.0.iter().map(Pending::blocks).sum()
+        self.events.iter().map(|event| event.ids.len()).sum()
     }
 
     /// A batch of them. Maps have a place for every field.
     pub fn encode(&self, ts: f64, dp_rank: Option<i64>, dialect: &Dialect) -> Result<Vec<u8>, NoPlace> {
-        let size: usize = self.0.iter().map(Pending::size).sum();
-        let mut out = Writer::with_capacity(size + 16 * self.len() + 32);
+        let mut out = Writer::with_capacity(self.size + 16 * self.len() + 32);
         begin_batch(&mut out, ts, self.len());
-        for event in &self.0 {
-            event.write(&mut out, dialect)?;
+        for event in &self.events {
+            spelling::write(event, dialect, &mut out)?;
         }
         end_batch(&mut out, dp_rank);
         Ok(out.into_bytes())

@@ -13,6 +13,7 @@ mod values;
 mod write;
 mod writer;
 
+pub(crate) use cursor::Cursor;
 pub use error::{Fault, Found, WireError};
 pub use event::{Batch, Cleared, Event, FieldValue, Metadata, Removed, Skipped, Stored};
 pub use layout::{Dialect, Layout, Shape};

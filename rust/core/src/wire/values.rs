@@ -216,6 +216,11 @@ impl<'a> TokenList<'a> {
         self.len == 0
     }
 
+    /// The elements as they came.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Whether the elements are pairs of neighbouring tokens (EAGLE).
     pub fn is_pairs(&self) -> bool {
         self.pairs

@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kvevents_core::coalesce::{Cap, Level};
 use kvevents_core::hash::sglang::EventFormat;
-use kvevents_core::merge::Cap;
-use kvevents_core::recorder::{Coalesce, Recorder, Refused, Remove, Settings, Stats, Store, Taken};
+use kvevents_core::recorder::{Recorder, Refused, Remove, Settings, Stats, Store, Taken};
 use kvevents_core::wire::{Dialect, Limits, NoPlace, read_batch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,10 +15,7 @@ use super::naming::registered;
 use crate::buffers::{TokenArgument, int64_view};
 use crate::classes;
 use crate::hashing::{DETACH_ABOVE, PyHashChain, choice, detach_if};
-use crate::wire::python_event;
-
-const LEVELS: [(&str, Coalesce); 2] = [("adjacent", Coalesce::Adjacent), ("off", Coalesce::Off)];
-const LATER_LEVELS: [&str; 2] = ["chain", "compact"];
+use crate::wire::{dialect as dialect_of, python_event};
 
 // The signature below shows them to Python users.
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
@@ -60,13 +57,9 @@ impl EventRecorder {
             let message = format!("lora_names: expected a mapping, got {}", names.get_type());
             return Err(classes::config_error(py, message));
         }
-        if LATER_LEVELS.contains(&coalesce) {
-            let message = format!("coalesce: {coalesce:?} is not available yet; expected one of adjacent, off");
-            return Err(classes::config_error(py, message));
-        }
         let settings = Settings {
             page_size,
-            coalesce: choice(py, "coalesce", coalesce, &LEVELS)?,
+            coalesce: choice(py, "coalesce", coalesce, &Level::NAMES)?,
             event_format: choice(py, "event_format", event_format, &EventFormat::NAMES)?,
             cap: Cap {
                 blocks: max_event_blocks,
@@ -163,8 +156,7 @@ impl EventRecorder {
         dp_rank: Option<i64>,
         dialect: &str,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let dialects = Dialect::ALL.map(|dialect| (dialect.name, dialect));
-        let dialect = choice(py, "dialect", dialect, &dialects)?;
+        let dialect = dialect_of(py, dialect)?;
         let taken = self.recorder.take();
         if taken.is_empty() {
             return Ok(None);
@@ -196,6 +188,7 @@ impl EventRecorder {
             recorded_bytes,
             coalesced_events,
             coalesced_bytes,
+            cancelled_pages,
         } = self.recorder.stats();
         RecorderStats {
             stored_pages,
@@ -204,6 +197,7 @@ impl EventRecorder {
             recorded_bytes,
             coalesced_events,
             coalesced_bytes,
+            cancelled_pages,
         }
     }
 
@@ -249,6 +243,7 @@ pub(super) struct RecorderStats {
     recorded_bytes: u64,
     coalesced_events: u64,
     coalesced_bytes: u64,
+    cancelled_pages: u64,
 }
 
 #[pymethods]
@@ -256,13 +251,14 @@ impl RecorderStats {
     fn __repr__(&self) -> String {
         format!(
             "RecorderStats(stored_pages={}, removed_pages={}, recorded_events={}, recorded_bytes={}, \
-             coalesced_events={}, coalesced_bytes={})",
+             coalesced_events={}, coalesced_bytes={}, cancelled_pages={})",
             self.stored_pages,
             self.removed_pages,
             self.recorded_events,
             self.recorded_bytes,
             self.coalesced_events,
-            self.coalesced_bytes
+            self.coalesced_bytes,
+            self.cancelled_pages
         )
     }
 }

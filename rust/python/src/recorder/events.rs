@@ -1,6 +1,6 @@
 //! The merge rule over Python events.
 
-use kvevents_core::merge::View;
+use kvevents_core::coalesce::merge::View;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -28,7 +28,7 @@ fn view<'py>(event: &Bound<'py, PyAny>) -> PyResult<View<Same<'py>, Same<'py>>> 
         return Ok(View::Barrier);
     };
     let names = names.cast_into::<PyTuple>()?;
-    let (mut hashes, mut parent, mut tokens, mut block_size) = (None, None, None, 0);
+    let (mut hashes, mut parent, mut tokens, mut block_size, mut entries) = (None, None, None, 0, None);
     let mut compared = vec![class.into_any()];
     for name in names.iter() {
         let name = name.cast::<PyString>()?;
@@ -38,7 +38,10 @@ fn view<'py>(event: &Bound<'py, PyAny>) -> PyResult<View<Same<'py>, Same<'py>>> 
             "parent_block_hash" => parent = Some(value).filter(|value| !value.is_none()),
             "token_ids" => tokens = Some(value),
             // Concatenated block by block, if both have them.
-            "extra_keys" => compared.push(value.is_none().into_pyobject(py)?.to_owned().into_any()),
+            "extra_keys" => {
+                compared.push(value.is_none().into_pyobject(py)?.to_owned().into_any());
+                entries = Some(value).filter(|value| !value.is_none());
+            }
             name => {
                 if name == "block_size" {
                     block_size = value.extract()?;
@@ -64,8 +67,9 @@ fn view<'py>(event: &Bound<'py, PyAny>) -> PyResult<View<Same<'py>, Same<'py>>> 
         // Ids and pairs of ids do not go into one list.
         compared.push(tokens.get_item(0)?.get_type().into_any());
     }
+    let has_all_entries = entries.map_or(Ok(true), |entries| entries.len().map(|count| count == blocks))?;
     Ok(View::Stored {
-        aligned: blocks.checked_mul(block_size) == Some(units),
+        aligned: has_all_entries && blocks.checked_mul(block_size) == Some(units),
         parent: parent.map(Same),
         last,
         fields: Same(PyTuple::new(py, compared)?.into_any()),

@@ -1,4 +1,4 @@
-//! The merge rule of coalescing, level `adjacent`: when an event may be folded into the one before it.
+//! The merge rule: when an event may be folded into another that is right before it.
 
 /// What the rule looks at in an event.
 ///
@@ -66,6 +66,11 @@ impl Cap {
         blocks: 16_384,
         bytes: 1 << 20,
     };
+
+    /// Whether an event of that size may be made by merging.
+    pub fn holds(self, blocks: usize, bytes: usize) -> bool {
+        blocks <= self.blocks && bytes <= self.bytes
+    }
 }
 
 impl Default for Cap {
