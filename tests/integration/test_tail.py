@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from engine_process import running_engine
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from kvevents.transport import ZmqPublisher
 
@@ -54,6 +56,22 @@ def test_a_late_tail_prints_what_was_missed_and_then_what_comes(publisher: ZmqPu
         (1, 0, "BlockRemoved"),
         (2, 0, "BlockRemoved"),
     ]
+
+
+def test_an_engines_url_is_enough_to_follow_all_its_ranks() -> None:
+    config = '{"endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0"}'
+    options = ("--kv-events-config", config, "--dp-size", "2", "--page-size", "16", "--speed", "100")
+    with running_engine(*options) as engine, tail(engine.url, "--json", "--limit", "4") as process:
+        for rank, length in ((0, 40), (1, 70)):
+            body = {"prompt": list(range(length)), "max_tokens": 1, "data_parallel_rank": rank}
+            httpx.post(f"{engine.url}/v1/completions", json=body, timeout=20).raise_for_status()
+        out, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+    events = [record for record in map(json.loads, out.splitlines()) if "event" in record]
+    assert {record["worker"] for record in events} == {engine.url.removeprefix("http://")}
+    stored = {record["dp_rank"]: record["event"] for record in events if record["event"]["type"] == "BlockStored"}
+    assert {rank: len(event["block_hashes"]) for rank, event in stored.items()} == {0: 2, 1: 4}
+    assert stored[1]["token_ids"] == list(range(64))
 
 
 def test_lines_for_people_tell_events_and_states(publisher: ZmqPublisher) -> None:

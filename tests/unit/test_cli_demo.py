@@ -146,6 +146,7 @@ def test_one_bucket_of_arrivals_still_has_a_demand(tmp_path: Path) -> None:
         (["--limit", "many"], "--limit"),
         (["--policy", "psychic"], "psychic"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--port", "65536"], "--port"),
     ],
 )
 def test_wrong_usage_starts_nothing(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,3 +155,22 @@ def test_wrong_usage_starts_nothing(words: list[str], said: str, capsys: pytest.
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert said in captured.err
+
+
+def test_without_the_repository_a_trace_has_to_be_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kvevents.cli.demo.BUNDLED", Path("/nowhere/trace.jsonl"))
+    assert cli.main(["demo"]) == cli.USAGE
+    assert "--trace: expected a file" in capsys.readouterr().err
+
+
+def test_too_many_broken_lines_stop_the_demo_with_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = BUNDLED.read_text().splitlines()[:50]
+    lines[6] = "?"
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(lines))
+    assert cli.main(["demo", "--trace", str(path)]) == cli.USAGE
+    assert "1 of 50 lines are broken, more than 1 %: lines 7 (line 7: " in capsys.readouterr().err

@@ -92,3 +92,17 @@ def test_a_command_returns_its_exit_code(returned: int | None, code: int, comman
 
     vars(command)["probe"] = probe
     assert cli.main(["probe"]) == code
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_help_with_an_example_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == cli.DONE
+    out = capsys.readouterr().out
+    assert f"Example: kvevents {name}" in out
+    assert "--json" in out
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_refuses_unknown_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--nonsense"]) == cli.USAGE
+    assert "--nonsense" in capsys.readouterr().err

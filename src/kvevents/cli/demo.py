@@ -10,27 +10,29 @@ from cyclopts import Parameter, validators
 from kvevents.cli.figures import print_report
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
+from kvevents.errors import ConfigError
 from kvevents.simulation.demo import DemoSettings, run_demo
 
 BUNDLED = Path(__file__).parents[3] / "data" / "mooncake_conversation_first1000.jsonl"
 
-PolicyName = Literal["round_robin", "random", "least_loaded", "kv"]
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Rate = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))]
+Policies = Annotated[tuple[Literal["round_robin", "random", "least_loaded", "kv"], ...], Parameter(negative=())]
 
 
 def demo(
     *,
     workers: Count = 4,
-    trace: Path = BUNDLED,
+    trace: Path | None = None,
     limit: Count = 500,
     speed: Rate = 10.0,
     page_size: Count = 64,
     dp_size: Count = 1,
-    policy: tuple[PolicyName, ...] = ("round_robin", "kv"),
+    policy: Policies = ("round_robin", "kv"),
     cache_tokens: Count | None = None,
     prefill_tokens_per_second: Rate | None = None,
-    port: int = 0,
+    port: Port = 0,
     json: Json = False,
 ) -> int:
     """Replay a real trace through engines and a router, round robin and KV-aware, and show what changed.
@@ -45,7 +47,7 @@ def demo(
 
     Args:
         workers: Engines.
-        trace: Requests to replay, a Mooncake trace (JSONL).
+        trace: Requests to replay, a Mooncake trace (JSONL); by default 330 s of chat traffic.
         limit: Requests to take from its start.
         speed: Trace seconds per real second.
         page_size: Tokens in a page of KV cache.
@@ -56,8 +58,10 @@ def demo(
         port: Where the router listens; 0 takes a free one.
         json: Print one JSON object with all figures.
     """
+    if trace is None and not BUNDLED.exists():
+        raise ConfigError(f"--trace: expected a file, got none; the default is part of the repository ({BUNDLED})")
     settings = DemoSettings(
-        trace=trace,
+        trace=trace or BUNDLED,
         limit=limit,
         workers=workers,
         dp_size=dp_size,

@@ -12,8 +12,10 @@ import msgspec
 
 from kvevents.simulation.traces import TraceRequest
 
-SILENCE_S = 60.0
-"""A stream that says nothing for this long has failed."""
+CONNECT_S = 10.0
+
+SILENCE_S = 300.0
+"""A stream that says nothing for this long has failed; in trace time where that is longer."""
 
 _TAIL_BYTES = 8192
 _ERROR_CHARACTERS = 200
@@ -86,7 +88,7 @@ async def replay(
     Returns:
         The outcomes, in the order of the requests.
     """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S / min(speed, 1.0))
     trace_config = aiohttp.TraceConfig()
     trace_config.on_request_chunk_sent.append(_mark_as_sent)
     connector = aiohttp.TCPConnector(limit=0)
