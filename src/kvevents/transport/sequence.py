@@ -121,8 +121,9 @@ class SequenceTracker:
         self._deaf_probes = 0
         before, self._heard = self._heard, sequence
         request = self._request
-        if not self._connected and self._has_replay and sequence != self._picture.next:
-            return  # read after its connection broke: the replay socket will tell whose it was
+        if not self._connected and self._has_replay:
+            self._count.held_dropped += 1  # read after its connection broke: the replay socket will tell whose it was
+            return
         if request is not None and not (request.is_probe and not self._held and sequence == self._picture.next):
             self._count.gaps += before is not None and sequence > before + 1
             if before is not None and sequence <= before and not self._is_held(sequence, payload):
@@ -328,10 +329,10 @@ class SequenceTracker:
             payload = self._held[sequence]
             self._held.pop(sequence)
             self._take(sequence, payload)
-        if cut is None and picture.next <= ceiling:
-            missing += ceiling + 1 - picture.next
-            self._horizon = picture.last if self._held.highest is None else self._held.highest
         self._count.missing += missing
+        if cut is None and picture.next <= ceiling:
+            missing += ceiling + 1 - picture.next  # counted when the next batch shows the gap again
+            self._horizon = picture.last if self._held.highest is None else self._held.highest
         self._blame(
             Reason.BATCH_MISSING,
             f"{missing} batches up to sequence {ceiling} were dropped by the publisher or have left its replay buffer",

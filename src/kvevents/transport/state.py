@@ -90,7 +90,8 @@ class SourceCounters(msgspec.Struct):
         skipped: batches of which something could not be used.
         failed: batches whose application failed for a reason of the sink's own.
         malformed: messages with wrong frames.
-        held_dropped: batches beyond the hold limits during a replay; asked for again.
+        held_dropped: batches that could not wait (too many during a replay, or read after their connection
+            broke); they are asked for again.
         transitions: moves, as `from>to:reason`.
     """
 
