@@ -79,6 +79,20 @@ def test_batches_are_encoded_and_get_the_publishers_rank() -> None:
         assert decode_batch(second[3]).attn_dp_rank == 0
 
 
+def test_any_buffer_is_a_payload_and_nothing_else_is() -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher, sockets() as make:
+        publisher.publish(bytearray(b"array"))
+        publisher.publish(memoryview(b"view"))
+        for nonsense in (None, 5, "text"):
+            with pytest.raises(TypeError):
+                publisher.publish(nonsense)  # type: ignore[arg-type]  # wrong on purpose
+        until(lambda: publisher.stats().published == 2)
+        assert publisher.replay_endpoint is not None
+        dealer = make(zmq.DEALER)
+        dealer.connect(publisher.replay_endpoint)
+        assert [frames[3] for frames in replay(dealer, 0)] == [b"array", b"view", b""]
+
+
 def test_a_full_queue_drops_whole_batches_and_their_numbers_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with ZmqPublisher(ANY, replay_endpoint=ANY, max_queue_size=1) as publisher, sockets() as make:
         # The thread that sends stands still, as it would in front of a machine that is out of breath.

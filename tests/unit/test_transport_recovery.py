@@ -34,7 +34,7 @@ def test_a_restart_unseen_during_a_reconnect_is_found_although_its_numbers_fit()
     assert world.asked == [101, 0]
     world.replies(*range(103), life="b")
     assert world.applied == names(*range(103), life="b")
-    assert world.state == LIVE
+    assert (world.state, world.count.restarts) == (LIVE, 1)
 
 
 def test_a_restarted_engine_that_has_not_come_so_far_is_found_by_its_end_mark() -> None:
@@ -419,6 +419,16 @@ def test_held_batches_are_bounded_and_nothing_is_lost_for_it() -> None:
             world.replies(*published[world.asked[-1] :])
         assert world.applied == names(*published)
         assert world.state == LIVE
+
+
+def test_holes_are_filled_in_rounds_although_little_can_be_held() -> None:
+    world = World(hold_batches=1).started()
+    world.live(4)
+    world.replies(0, 2, 3, 4)
+    while world.tracker._request is not None:
+        world.replies(*range(world.asked[-1], 5))
+    assert world.applied == names(*range(5))
+    assert world.state == LIVE
 
 
 def test_a_hole_below_more_than_can_be_held_ends() -> None:

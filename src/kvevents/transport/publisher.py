@@ -129,7 +129,7 @@ class ZmqPublisher:
         self._thread = threading.Thread(target=self._run, name=f"kvevents-publisher-{self.endpoint}", daemon=True)
         self._thread.start()
 
-    def publish(self, batch: KVEventBatch | bytes, /) -> int:
+    def publish(self, batch: KVEventBatch | bytes | bytearray | memoryview, /) -> int:
         """Queues a batch and returns the sequence number it has used; never waits.
 
         Args:
@@ -139,7 +139,10 @@ class ZmqPublisher:
         Raises:
             TransportError: the publisher is closed.
         """
-        payload = batch if isinstance(batch, bytes) else self._encode(batch)
+        if isinstance(batch, KVEventBatch):
+            payload = self._encode(batch)
+        else:
+            payload = batch if isinstance(batch, bytes) else bytes(memoryview(batch))
         with self._lock:
             if self._closing:
                 raise TransportError(f"publisher at {self.endpoint} is closed")

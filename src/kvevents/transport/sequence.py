@@ -16,10 +16,10 @@ from kvevents.transport.held import HeldBatches
 from kvevents.transport.picture import Effects, Picture, starts_late
 from kvevents.transport.request import ReplayRequest
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.state import Fault, Reason, SourceCounters, State, StateMachine
+from kvevents.transport.standing import Standing
+from kvevents.transport.state import Fault, Reason, SourceCounters, StateMachine
 
 _MAX_CONTRADICTIONS = 3
-_DEAF_PROBES = 2
 
 
 class SequenceTracker:
@@ -49,26 +49,20 @@ class SequenceTracker:
         clock: Callable[[], float],
     ) -> None:
         self._effects = effects
-        self._machine = machine
         self._count = counters
         self._has_replay = has_replay
-        self._topic = topic
         self._settings = settings
         self._clock = clock
         self._picture = Picture(effects, counters, settings.window)
+        self._standing = Standing(machine, has_replay=has_replay, topic=topic)
         self._held = HeldBatches(settings.hold_batches, settings.hold_bytes)
         self._request: ReplayRequest | None = None
         self._horizon: int | None = None  # the highest number known to be published
         self._heard: int | None = None  # the last number that came live over this connection
         self._vouched: int | None = None  # the highest number applied whose bytes came live over this connection
-        self._connected = False
-        self._was_connected = False
-        self._silent: Fault | None = None  # the replay socket does not answer
-        self._deaf: Fault | None = None  # the live socket brings nothing although there is something
         self._distrusted = False  # the replay socket speaks of another stream than the live one
         self._may_mend = True  # a full replay has not failed in its middle over this connection
         self._contradictions = 0
-        self._deaf_probes = 0
         self._retry_s = settings.idle_probe_s
         self._next_probe = 0.0
 
@@ -87,14 +81,12 @@ class SequenceTracker:
 
     def connected(self) -> None:
         """The live socket has reached a publisher, for the first time or again."""
-        reconnected = self._was_connected
+        reconnected = self._standing.connect()
         self._count.reconnects += reconnected
-        self._connected = self._was_connected = True
         self._heard = self._vouched = None
-        self._silent = self._deaf = None
         self._distrusted = False
         self._may_mend = True
-        self._contradictions = self._deaf_probes = 0
+        self._contradictions = 0
         self._retry_s = self._settings.idle_probe_s
         if self._has_replay:
             self._ask(Reason.RECONNECTED if reconnected and self._picture.last is not None else Reason.FIRST_REPLAY)
@@ -106,7 +98,7 @@ class SequenceTracker:
 
     def disconnected(self) -> None:
         """The publisher is gone; ZMQ goes on trying to reach it."""
-        self._connected = False
+        self._standing.connected = False
         self._request = None
         self._held.clear()  # whoever is reached next is asked for all of it
         self._horizon = self._picture.last
@@ -117,11 +109,10 @@ class SequenceTracker:
         sequence, payload = message.sequence, message.payload
         self._count.received += 1
         self._count.received_bytes += len(payload)
-        self._deaf = None
-        self._deaf_probes = 0
+        self._standing.hear_live()
         before, self._heard = self._heard, sequence
         request = self._request
-        if not self._connected and self._has_replay:
+        if not self._standing.connected and self._has_replay:
             self._count.held_dropped += 1  # read after its connection broke: the replay socket will tell whose it was
             return
         if request is not None and not (request.is_probe and not self._held and sequence == self._picture.next):
@@ -142,13 +133,8 @@ class SequenceTracker:
             return
         request.deadline = self._clock() + self._settings.replay_timeout_s
         self._note_answer()
-        if message.topic is not None and not message.topic.startswith(self._topic):
-            self._deaf = Fault(
-                Reason.TOPIC_MISMATCH,
-                f"subscribed to topic {_name(self._topic)}, but the publisher uses {_name(message.topic)}:"
-                " nothing arrives live; set the source's topic",
-                mendable=False,
-            )
+        if message.topic is not None:
+            self._standing.compare_topic(message.topic)
         if request.answered or self._judge_first_reply(request, message):
             self._place_reply(request, message.sequence, message.payload)
         self._move()
@@ -282,8 +268,9 @@ class SequenceTracker:
 
     def _settle(self, request: ReplayRequest) -> None:
         """After a replay: applies what is held, and asks again or gives up where numbers are still missing."""
-        if request.is_probe:
-            self._note_found(request.brought)
+        if request.is_probe and request.brought:
+            self._count.found_by_probe += request.brought
+            self._standing.note_found(heard_live=self._heard is not None)
         if not self._release_in_order(request):
             return
         if self._is_behind() and request.ceiling is not None and not self._is_better(request):
@@ -339,25 +326,13 @@ class SequenceTracker:
             mendable=False,
         )
 
-    def _note_found(self, brought: int) -> None:
-        if not brought:
-            return
-        self._count.found_by_probe += brought
-        self._deaf_probes += self._heard is None
-        if self._deaf_probes >= _DEAF_PROBES and self._deaf is None:
-            self._deaf = Fault(
-                Reason.NOTHING_LIVE,
-                "connected, but batches come through the replay socket only: check the live endpoint and the topic",
-                mendable=False,
-            )
-
     # Requests.
 
     def _can_ask(self) -> bool:
-        return self._has_replay and self._silent is None and not self._distrusted
+        return self._has_replay and self._standing.silent is None and not self._distrusted
 
     def _can_probe(self) -> bool:
-        return self._has_replay and self._connected and not self._distrusted
+        return self._has_replay and self._standing.connected and not self._distrusted
 
     def _ask(self, purpose: Reason) -> None:
         last = None if purpose is Reason.MENDING else self._picture.last
@@ -374,19 +349,14 @@ class SequenceTracker:
         self._effects.ask(self._request.start)
 
     def _note_answer(self) -> None:
-        self._silent = None
+        self._standing.silent = None
         self._retry_s = self._settings.idle_probe_s
 
     def _time_out(self, request: ReplayRequest) -> None:
         settings = self._settings
         self._count.timeouts += 1
         self._request = None
-        self._silent = Fault(
-            Reason.REPLAY_SILENT,
-            f"the replay socket did not answer within {settings.replay_timeout_s:g} s:"
-            " a lost batch would go unnoticed; check the replay endpoint",
-            mendable=True,
-        )
+        self._standing.miss_reply(settings.replay_timeout_s)
         if request.purpose is Reason.MENDING and request.answered:
             self._may_mend = False  # it would clear, and fail in the same place, again and again
         if request.purpose is Reason.RECONNECTED:
@@ -440,7 +410,7 @@ class SequenceTracker:
         if not replayed and self._heard is not None and sequence <= self._heard:
             self._vouch(sequence)
             fault = self._picture.fault
-            if self._silent is None and (fault is None or not fault.mendable):
+            if self._standing.silent is None and (fault is None or not fault.mendable):
                 self._next_probe = self._clock() + self._settings.idle_probe_s
 
     def _forget(self) -> None:
@@ -454,26 +424,4 @@ class SequenceTracker:
         self._picture.blame(Fault(reason, detail, mendable))
 
     def _move(self) -> None:
-        """The one place where facts become a state."""
-        request = self._request
-        recovering = request is not None and not request.is_probe
-        fault = self._picture.fault or (None if recovering else self._silent or self._deaf)
-        if not self._connected:
-            if self._was_connected:
-                self._machine.move(State.LOST, Reason.CONNECTION_LOST, "the connection broke; trying to reach it again")
-        elif fault is not None:
-            self._machine.move(State.DEGRADED, fault.reason, fault.detail)
-        elif recovering and request is not None:
-            self._machine.move(State.RECOVERING, request.purpose, f"asking the replay socket from {request.start}")
-        elif self._picture.last is None and not self._has_replay:
-            self._machine.move(
-                State.RECOVERING,
-                Reason.FIRST_BATCH_AWAITED,
-                "connected; without a replay endpoint nothing is known before the first batch",
-            )
-        else:
-            self._machine.move(State.LIVE, Reason.COMPLETE, "nothing is missing")
-
-
-def _name(topic: bytes) -> str:
-    return repr(topic.decode("utf-8", "replace"))
+        self._standing.show(self._picture, self._request)

@@ -1,0 +1,98 @@
+"""Where facts about a source become its state."""
+
+from kvevents.transport.picture import Picture
+from kvevents.transport.request import ReplayRequest
+from kvevents.transport.state import Fault, Reason, State, StateMachine
+
+_DEAF_PROBES = 2
+
+
+class Standing:
+    """What is known about a source's sockets, and with the picture the state that follows from it.
+
+    Args:
+        machine: where the state is kept.
+        has_replay: whether there is a replay socket.
+        topic: the prefix subscribed to.
+
+    Attributes:
+        connected: whether the live socket has a publisher.
+        silent: set while the replay socket does not answer.
+        deaf: set while the live socket brings nothing although the replay socket shows that it should.
+    """
+
+    def __init__(self, machine: StateMachine, *, has_replay: bool, topic: bytes) -> None:
+        self.connected = False
+        self.silent: Fault | None = None
+        self.deaf: Fault | None = None
+        self._machine = machine
+        self._has_replay = has_replay
+        self._topic = topic
+        self._was_connected = False
+        self._deaf_probes = 0
+
+    def connect(self) -> bool:
+        """There is a publisher; whether there was one before."""
+        before = self._was_connected
+        self.connected = self._was_connected = True
+        self.silent = None
+        self.hear_live()
+        return before
+
+    def hear_live(self) -> None:
+        """The live socket brings something."""
+        self.deaf = None
+        self._deaf_probes = 0
+
+    def compare_topic(self, topic: bytes) -> None:
+        """A reply names the topic that batches are published under."""
+        if not topic.startswith(self._topic):
+            self.deaf = Fault(
+                Reason.TOPIC_MISMATCH,
+                f"subscribed to topic {_name(self._topic)}, but the publisher uses {_name(topic)}:"
+                " nothing arrives live; set the source's topic",
+                mendable=False,
+            )
+
+    def note_found(self, *, heard_live: bool) -> None:
+        """A probe brought batches that the live socket had not; more than once is no accident if it never has."""
+        self._deaf_probes += not heard_live
+        if self._deaf_probes >= _DEAF_PROBES and self.deaf is None:
+            self.deaf = Fault(
+                Reason.NOTHING_LIVE,
+                "connected, but batches come through the replay socket only: check the live endpoint and the topic",
+                mendable=False,
+            )
+
+    def miss_reply(self, timeout_s: float) -> None:
+        """A replay request was not answered in time."""
+        self.silent = Fault(
+            Reason.REPLAY_SILENT,
+            f"the replay socket did not answer within {timeout_s:g} s:"
+            " a lost batch would go unnoticed; check the replay endpoint",
+            mendable=False,
+        )
+
+    def show(self, picture: Picture, request: ReplayRequest | None) -> None:
+        """Moves the machine to the state that follows from everything known."""
+        recovering = request is not None and not request.is_probe
+        fault = picture.fault or (None if recovering else self.silent or self.deaf)
+        if not self.connected:
+            if self._was_connected:
+                self._machine.move(State.LOST, Reason.CONNECTION_LOST, "the connection broke; trying to reach it again")
+        elif fault is not None:
+            self._machine.move(State.DEGRADED, fault.reason, fault.detail)
+        elif recovering and request is not None:
+            self._machine.move(State.RECOVERING, request.purpose, f"asking the replay socket from {request.start}")
+        elif picture.last is None and not self._has_replay:
+            self._machine.move(
+                State.RECOVERING,
+                Reason.FIRST_BATCH_AWAITED,
+                "connected; without a replay endpoint nothing is known before the first batch",
+            )
+        else:
+            self._machine.move(State.LIVE, Reason.COMPLETE, "nothing is missing")
+
+
+def _name(topic: bytes) -> str:
+    return repr(topic.decode("utf-8", "replace"))
