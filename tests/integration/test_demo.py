@@ -111,6 +111,12 @@ def test_a_router_that_dies_ends_the_demo() -> None:
     wait_until_gone(list(pids.values()), 10)
 
 
+def test_a_demo_without_any_answer_has_failed() -> None:
+    code, report, err = run("--limit", "2", "--speed", "30", "--cache-tokens", "640")
+    assert (code, report) == (3, {})
+    assert "kvevents: none of 2 requests was answered; the first: " in err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(number: signal.Signals) -> None:
     with start("--limit", "200") as process:

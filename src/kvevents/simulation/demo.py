@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from kvevents.errors import TransportError
 from kvevents.simulation.announcements import Listener, event_figures
 from kvevents.simulation.comparison import compare
 from kvevents.simulation.fleet import FleetSettings, running_fleet
@@ -70,7 +71,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
 
     Raises:
         ConfigError: the trace cannot be used.
-        TransportError: the fleet could not be started, or its router ended.
+        TransportError: the fleet could not be started, its router ended, or no request was answered.
     """
     trace = read_trace(settings.trace, limit=settings.limit)
     for line in trace.broken:
@@ -131,6 +132,8 @@ async def _run_policy(settings: FleetSettings, trace: Trace, progress: Progress)
                 fleet.router.url, trace.requests, speed=settings.speed, held=listener.held, on_end=progress.advance
             )
             fleet.check_router()
+            if all(outcome.error is not None for outcome in outcomes):
+                raise TransportError(f"none of {len(outcomes)} requests was answered; the first: {outcomes[0].error}")
             lost = [engine.obituary() for engine in fleet.lost]
             there = {
                 worker: url for worker, url in zip(workers, fleet.engines, strict=True) if fleet.engines[url].is_running
