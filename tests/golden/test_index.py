@@ -142,7 +142,7 @@ class Engine:
         self.responses = {line["id"]: line for line in self.lines if line.get("op") == "response"}
 
     def predictions(self) -> Iterator[tuple[set[int], int, bool]]:
-        """Cached tokens of each request as the index says, by rank, and as the engine reports; whether a reset preceded."""
+        """Cached tokens of each request as the index says, by rank, and as the engine does; whether after a reset."""
         reset = False
         for line in self.lines[1:]:
             if line.get("dir") == "pub":
