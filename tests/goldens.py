@@ -2,6 +2,7 @@
 
 import functools
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,3 +65,13 @@ def capture_names() -> list[str]:
 def published_frames(name: str) -> list[list[bytes]]:
     """The live frames `[topic, sequence, payload]` of a vLLM capture, in order."""
     return [[bytes.fromhex(frame) for frame in line["frames"]] for line in capture(name) if line.get("dir") == "pub"]
+
+
+def trace_lines(name: str) -> Iterator[dict[str, Any]]:
+    """One of the long vLLM runs in `vllm_trace`, line by line as it is unpacked."""
+    with tarfile.open(ARCHIVES / "vllm_trace.tar.xz", mode="r|xz") as tar:
+        for member in tar:
+            if Path(member.name).name == f"{name}.jsonl":
+                yield from map(msgspec.json.decode, tar.extractfile(member) or _missing(member))
+                return
+    raise FileNotFoundError(name)

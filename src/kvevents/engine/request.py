@@ -101,3 +101,12 @@ class Request:
         if self.stream_every is None:
             return max(left, 1)
         return max(min(left, self.told + self.stream_every - self.produced), 1)
+
+    def has_news(self) -> bool:
+        """Whether outputs are due to be told; if so they count as told."""
+        if self.stream_every is None:
+            return False
+        if self.produced == 1 or self.produced - self.told >= self.stream_every:
+            self.told = self.produced
+            return True
+        return False

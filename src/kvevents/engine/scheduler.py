@@ -210,12 +210,7 @@ class Scheduler:
             request.state = RequestState.FINISHED
             self._blocked = False
             return True
-        if request.stream_every is None:
-            return False
-        if request.produced == 1 or request.produced - request.told >= request.stream_every:
-            request.told = request.produced
-            return True
-        return False
+        return request.has_news()
 
     def _grow_decoding(self) -> None:
         """Room for one more token of each decoding request, oldest first."""

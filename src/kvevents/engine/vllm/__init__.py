@@ -1,0 +1,1 @@
+"""How vLLM schedules, and when it announces."""
