@@ -142,7 +142,7 @@ class PrefixCache:
             state_slot: with `slots`, for state-space layers: the state after the last whole page.
 
         Raises:
-            ValueError: a token id is negative or over 2^64-1, or the slots are of the wrong number, not whole pages or
+            ValueError: a token id is negative or over 2^64-1, or slots are of the wrong number, not whole pages or
                 in the cache already. Nothing was cached.
             CapacityError: the new pages do not fit even if all that is evictable goes. Nothing was cached or evicted.
         """
@@ -150,19 +150,22 @@ class PrefixCache:
         length = len(prompt) * self.page_size
         if window_start < 0 or window_start % self.page_size:
             raise ValueError(f"window_start: expected whole pages of {self.page_size}, got {window_start} units")
-        supplies = supplies_of(
-            prompt,
-            slots=slots,
-            window_slots=window_slots,
-            window_start=window_start,
-            state_slot=state_slot,
-            length=length,
-            components=list(self._by_group),
-        )
+        supplies = None
+        if slots is not None or window_slots is not None or state_slot is not None:
+            supplies = supplies_of(
+                prompt,
+                slots=slots,
+                window_slots=window_slots,
+                window_start=window_start,
+                state_slot=state_slot,
+                length=length,
+                components=list(self._by_group),
+            )
         root = self._tree.root(extra_key, cache_salt)
         if not length:
             return InsertResult(0, 0, root)
         walk = self._tree.walk(root, prompt, self._clock.insert)
+        self._full.offer(walk.lowest)
         end = walk.end
         insertion = Insertion(walk.path, end.end, length, window_start, session_id)
         gaps = [
@@ -183,7 +186,6 @@ class PrefixCache:
                 node.hits += 1
         for component in self._components:
             component.used(end)
-        self._full.offer(walk.lowest)
         return InsertResult(insertion.prefix, length, end, *self._kept(gaps))
 
     def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
@@ -305,19 +307,22 @@ class PrefixCache:
     def _take(self, gaps: Sequence[Sequence[range]], end: Node) -> "list[array[int]]":
         """Slots of the cache's own for what an insert needs that has found the path down to `end`."""
         counts = [sum(map(len, missing)) for missing in gaps]
-        if any(count > each.allocator.available for count, each in zip(counts, self._components, strict=True)):
-            kept = [] if end.is_root else self._components
+        for component, count in zip(self._components, counts, strict=True):
+            if count > component.allocator.available:
+                self._make_room_below(end, counts)
+                break
+        return [component.take(count) for component, count in zip(self._components, counts, strict=True)]
+
+    def _make_room_below(self, end: Node, counts: Sequence[int]) -> None:
+        """Evict until so many slots of each component are free, and nothing on the path down to `end`."""
+        kept = [] if end.is_root else self._components
+        for component in kept:
+            component.lock(end, whole=True)
+        try:
+            self._evictor.make_room(counts)
+        finally:
             for component in kept:
-                component.lock(end, whole=True)
-            try:
-                self._evictor.make_room(counts)
-            finally:
-                for component in kept:
-                    component.unlock(end)
-        taken = [each.allocator.allocate(count) for count, each in zip(counts, self._components, strict=True)]
-        for component, slots in zip(self._components, taken, strict=True):
-            component.allocator.adopt(slots)
-        return taken
+                component.unlock(end)
 
     def _adopt(self, gaps: Sequence[Sequence[range]], supplies: Supplies) -> "list[array[int]]":
         """The caller's slots for what an insert needs: taken over all or, where some are refused, none."""

@@ -116,6 +116,14 @@ class Component(ABC):
         """Who loses next; the caller takes it away."""
         return self._victims.pop()
 
+    def take(self, count: int) -> "array[int]":
+        """Free slots that the cache has from now on; none, if none are wanted."""
+        if not count:
+            return array("q")
+        slots = self.allocator.allocate(count)
+        self.allocator.adopt(slots)
+        return slots
+
     def hold(self, node: Node, slots: "array[int]", session_id: str | None = None) -> None:
         """Put adopted slots on a node that had none."""
         part = self.part(node)

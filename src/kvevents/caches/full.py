@@ -66,6 +66,10 @@ class FullComponent(Component):
         return gaps
 
     def fill(self, insertion: Insertion, slots: "array[int]", tree: Tree) -> None:  # noqa: ARG002 - nothing to split
+        last = insertion.path[-1]
+        if last.slots is None and last.length == len(slots):
+            self.hold(last, slots, insertion.session_id)
+            return
         taken = 0
         for node in insertion.path:
             if node.slots is None:

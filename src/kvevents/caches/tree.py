@@ -132,7 +132,7 @@ class Tree:
 
     def attach(self, node: Node, parent: Node) -> None:
         """Make a new node the child of `parent`."""
-        if parent.is_root:
+        if parent.parent is None and not parent.children:
             self._roots[parent.namespace] = parent
         node.parent = parent
         parent.children[node.pages.key(0)] = node
