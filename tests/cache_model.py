@@ -84,7 +84,8 @@ class EventModel:
 
     def window(self, prefix: list[Prefix], window: int) -> list[Prefix]:
         """The blocks that the window before a prefix's end touches."""
-        return prefix[-(-(-window // self.page_size)) :]
+        pages = -(-window // self.page_size)
+        return prefix[-pages:]
 
     def _continues(self, prefix: list[Prefix], window: int) -> bool:
         in_window = self.live.get("sliding_window")

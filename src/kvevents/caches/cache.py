@@ -148,19 +148,15 @@ class PrefixCache:
         """
         prompt = self._tree.pages_of(tokens)
         length = len(prompt) * self.page_size
-        if window_start < 0 or window_start % self.page_size:
-            raise ValueError(f"window_start: expected whole pages of {self.page_size}, got {window_start} units")
-        supplies = None
-        if slots is not None or window_slots is not None or state_slot is not None:
-            supplies = supplies_of(
-                prompt,
-                slots=slots,
-                window_slots=window_slots,
-                window_start=window_start,
-                state_slot=state_slot,
-                length=length,
-                components=list(self._by_group),
-            )
+        supplies = supplies_of(
+            prompt,
+            slots,
+            window_slots=window_slots,
+            window_start=window_start,
+            state_slot=state_slot,
+            page_size=self.page_size,
+            components=self._by_group,
+        )
         root = self._tree.root(extra_key, cache_salt)
         if not length:
             return InsertResult(0, 0, root)

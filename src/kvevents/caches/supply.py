@@ -1,7 +1,7 @@
 """The slots that a caller brings to an insert."""
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kvevents._core.tokens import TokenPages
@@ -41,33 +41,35 @@ Supplies: TypeAlias = Mapping[str, Supply]
 
 def supplies_of(
     prompt: TokenPages,
-    *,
     slots: Slots | None,
+    *,
     window_slots: Slots | None,
     window_start: int,
     state_slot: int | None,
-    length: int,
-    components: Sequence[str],
+    page_size: int,
+    components: Container[str],
 ) -> Supplies | None:
-    """What a caller brings for a prompt of `length` units; None where the cache is to take slots of its own.
+    """What a caller brings to the insert of a prompt; None where the cache is to take slots of its own.
 
     Raises:
         ValueError: there are too many or too few, or some for none of the cache's `components`.
     """
+    if window_start < 0 or window_start % page_size:
+        raise ValueError(f"window_start: expected whole pages of {page_size}, got {window_start} units")
+    if slots is None and window_slots is None and state_slot is None:
+        return None
+    if slots is None:
+        raise ValueError("slots: expected one a token, as for the other components, got none")
     tokens = range(prompt.token_count)
-    supplies = {}
-    if slots is not None:
-        supplies["full"] = Supply.of("slots", slots, tokens)
+    supplies = {"full": Supply.of("slots", slots, tokens)}
     if window_slots is not None:
         supplies["sliding_window"] = Supply.of("window_slots", window_slots, tokens[window_start:])
     if state_slot is not None:
-        supplies["mamba"] = Supply(array("q", [state_slot]), length - 1)
-    if supplies and slots is None:
-        raise ValueError("slots: expected one a token, as for the other components, got none")
-    unknown = [name for name in supplies if name not in components]
-    if unknown:
-        raise ValueError(f"slots: expected those for {', '.join(components)}, got some for {', '.join(unknown)}")
-    return supplies or None
+        supplies["mamba"] = Supply(array("q", [state_slot]), len(prompt) * page_size - 1)
+    for name in supplies:
+        if name not in components:
+            raise ValueError(f"slots: got some for {name}, which this cache does not have")
+    return supplies
 
 
 def joined(ranges: Sequence[range]) -> tuple[range, ...]:
