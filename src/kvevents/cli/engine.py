@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from kvevents.cli.output import Json, print_json
-from kvevents.engine.config import EngineConfig, KVEventsConfig
+from kvevents.engine.config import CacheName, EngineConfig, KVEventsConfig
 from kvevents.engine.server import run_engine
 from kvevents.engine.timing import TimingModel
 
@@ -20,6 +20,7 @@ def engine(
     kv_events_config: str | None = None,
     model_name: str = _CONFIG.model_name,
     dp_size: int = _CONFIG.dp_size,
+    cache: CacheName = _CONFIG.cache,
     page_size: int = _CONFIG.page_size,
     max_total_tokens: int = _CONFIG.max_total_tokens,
     eviction_policy: str = _CONFIG.eviction_policy,
@@ -34,6 +35,8 @@ def engine(
     decode_step_per_request_ms: float = _TIMING.decode_step_per_request_ms,
     speed: float = _CONFIG.speed,
     seed: int = _CONFIG.seed,
+    async_scheduling: bool = _CONFIG.async_scheduling,
+    hash_seed: str | None = _CONFIG.hash_seed,
     json: Json = False,
 ) -> None:
     """Serve a simulated engine: real scheduling, cache, events and HTTP, only the GPU is a timing model.
@@ -52,6 +55,8 @@ def engine(
             free ports. Without it there are no events.
         model_name: Name in /v1/models.
         dp_size: Data-parallel ranks, each with a cache of its own.
+        cache: What kind of engine: radix is one like SGLang, block_pool one like vLLM, with its scheduling, its
+            hashes and its events in its own wire format.
         page_size: Tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
         eviction_policy: Which cached prefixes go first.
@@ -64,6 +69,8 @@ def engine(
         decode_step_per_request_ms: What each decoding request adds to a step.
         speed: Divides all engine times.
         seed: Of the outputs, which are a fixed function of seed, prompt and position.
+        async_scheduling: Plan each step while the one before it runs, as vLLM does on GPUs (block_pool).
+        hash_seed: PYTHONHASHSEED of the engine, which enters its block hashes (block_pool).
         json: The line is JSON with or without it.
     """
     del json
@@ -74,6 +81,7 @@ def engine(
             kv_events=None if kv_events_config is None else KVEventsConfig.from_json(kv_events_config),
             model_name=model_name,
             dp_size=dp_size,
+            cache=cache,
             page_size=page_size,
             max_total_tokens=max_total_tokens,
             eviction_policy=eviction_policy,
@@ -88,6 +96,8 @@ def engine(
             ),
             speed=speed,
             seed=seed,
+            async_scheduling=async_scheduling,
+            hash_seed=hash_seed,
         ),
         announce=print_json,
     )

@@ -71,6 +71,10 @@ class Announcer:
         if progress.prefilled or due:
             self.publish()
 
+    def at_rest(self) -> None:
+        """Publish what there is, since the rank has no step to run, is paused or was flushed."""
+        self.publish()
+
     def publish(self) -> None:
         """Publish what there is, now."""
         if self._publisher is None:

@@ -1,11 +1,14 @@
 """Settings of the simulated engine."""
 
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias, get_args
 
 import msgspec
 
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import ConfigError
+
+CacheName: TypeAlias = Literal["radix", "block_pool"]
+"""The caches that an engine can have."""
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +79,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         port: port to listen on; 0 takes a free one.
         model_name: what `/v1/models` says.
         dp_size: data-parallel ranks, each with a scheduler, a cache and sockets of its own.
+        cache: `radix` is an engine like SGLang; `block_pool` one like vLLM: its cache, its scheduling, its events.
         page_size: tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
-        eviction_policy: which cached prefixes go first when memory runs short.
+        eviction_policy: which cached prefixes go first when memory runs short; a block pool has only its own order.
+        async_scheduling: plan each step while the one before it runs (block pool).
+        hash_seed: PYTHONHASHSEED of the engine (block pool); None: not set.
         chunked_prefill_size: prompt tokens a rank computes in one step at most.
         max_running_requests: requests that a rank runs at once at most.
         max_queued_requests: requests that wait for a rank at most; more are refused.
@@ -95,9 +101,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 30_000
     model_name: str = "kvevents-sim"
     dp_size: int = 1
+    cache: CacheName = "radix"
     page_size: int = 64
     max_total_tokens: int = 1_000_000
     eviction_policy: str = "lru"
+    async_scheduling: bool = False
+    hash_seed: str | None = None
     chunked_prefill_size: int = 8192
     max_running_requests: int = 256
     max_queued_requests: int = 10_000
@@ -131,5 +140,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"max_total_tokens: expected at least a page ({self.page_size} tokens), got {self.max_total_tokens}"
             )
+        self._check_cache()
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"seed: expected a signed 64-bit integer, got {self.seed}")
+
+    def _check_cache(self) -> None:
+        if self.cache not in get_args(CacheName):
+            raise ConfigError(f"cache: expected one of {', '.join(get_args(CacheName))}, got {self.cache!r}")
+        if self.cache == "block_pool":
+            if self.eviction_policy != "lru":
+                raise ConfigError(f"eviction_policy: a block pool has only its own order, not {self.eviction_policy}")
+            if self.kv_events is not None and self.kv_events.format != "default":
+                raise ConfigError(f"kv-events-config: format {self.kv_events.format!r} is SGLang's, not a block pool's")
+            return
+        for name in ("async_scheduling", "hash_seed"):
+            if getattr(self, name):
+                raise ConfigError(f"{name}: only an engine with the cache block_pool has it, not {self.cache}")

@@ -8,20 +8,16 @@ from collections.abc import Callable
 from typing import Self
 
 from kvevents._core import __version__
-from kvevents.caches import RadixCache
-from kvevents.engine.announcer import Announcer
+from kvevents.engine.assembly import make_rank
 from kvevents.engine.clock import Clock, LoopClock
 from kvevents.engine.config import EngineConfig
-from kvevents.engine.memory import KVMemory
 from kvevents.engine.outputs import output_tokens
 from kvevents.engine.publishing import EventSockets
 from kvevents.engine.rank import Rank
 from kvevents.engine.request import Request
-from kvevents.engine.scheduler import Scheduler
 from kvevents.engine.tokenizer import ByteTokenizer, Tokenizer
 from kvevents.errors import ConfigError
 from kvevents.events import StorageMedium
-from kvevents.recorder import EventRecorder
 
 
 class Engine:
@@ -163,12 +159,14 @@ class Engine:
             "model_path": config.model_name,
             "served_model_name": config.model_name,
             "dp_size": config.dp_size,
+            "cache": config.cache,
             "page_size": config.page_size,
             "max_total_num_tokens": config.max_total_tokens,
             "max_running_requests": config.max_running_requests,
             "max_queued_requests": config.max_queued_requests,
             "chunked_prefill_size": config.chunked_prefill_size,
             "radix_eviction_policy": config.eviction_policy,
+            "async_scheduling": config.async_scheduling,
             "stream_interval": config.stream_interval,
             "speed": config.speed,
             "timing": config.timing,
@@ -176,26 +174,8 @@ class Engine:
         }
 
     def _make_rank(self, number: int, clock: Clock) -> Rank:
-        config = self.config
-        event_format = config.kv_events.format if config.kv_events else "default"
-        recorder = EventRecorder(config.page_size, event_format=event_format, enabled=self._sockets is not None)
-        cache = RadixCache(
-            page_size=config.page_size,
-            capacity=config.max_total_tokens,
-            eviction_policy=config.eviction_policy,
-            event_format=event_format,
-            recorder=recorder,
-        )
-        memory = KVMemory(cache, capacity=config.max_total_tokens, page_size=config.page_size)
-        scheduler = Scheduler(
-            memory,
-            config.timing,
-            chunk_size=config.chunked_prefill_size,
-            max_running=config.max_running_requests,
-            max_waiting=config.max_queued_requests,
-        )
         publisher = self._sockets.publishers[number] if self._sockets else None
-        return Rank(scheduler, cache, Announcer(cache, publisher, dp_rank=number), clock)
+        return make_rank(self.config, clock, publisher=publisher, dp_rank=number)
 
     def _choose(self, dp_rank: int | None) -> int:
         size = len(self.ranks)

@@ -19,11 +19,11 @@ class _Figure(NamedTuple):
 _GAUGES = (
     _Figure("running_requests", "Requests in the running batch.", lambda rank: len(rank.scheduler.running)),
     _Figure("waiting_requests", "Requests in the queue.", lambda rank: len(rank.scheduler.waiting)),
-    _Figure("kv_capacity_tokens", "KV cache, in tokens.", lambda rank: rank.scheduler.memory.capacity),
+    _Figure("kv_capacity_tokens", "KV cache, in tokens.", lambda rank: rank.scheduler.capacity),
     _Figure(
         "kv_used_tokens",
         "KV cache that is in use or cached, in tokens.",
-        lambda rank: rank.scheduler.memory.capacity - rank.scheduler.memory.free,
+        lambda rank: rank.scheduler.used,
     ),
 )
 _COUNTERS = (

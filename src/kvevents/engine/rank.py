@@ -2,21 +2,58 @@
 
 import asyncio
 import math
-from typing import Protocol
+from collections.abc import Sequence, Sized
+from typing import Any, Protocol
 
 from kvevents.engine.announcer import Announcer, EventSource
 from kvevents.engine.clock import Clock
-from kvevents.engine.memory import PrefixCache
 from kvevents.engine.request import Request, RequestState
-from kvevents.engine.scheduler import Scheduler, Step
+from kvevents.engine.scheduler import Progress
 from kvevents.events import StorageMedium
 
 
-class RankCache(PrefixCache, EventSource, Protocol):
+class RankCache(EventSource, Protocol):
     """A prefix cache that records events and can be looked into."""
 
     def reset(self) -> object: ...
     def holdings(self) -> set[tuple[int, StorageMedium]]: ...
+
+
+class PlannedStep(Protocol):
+    """What a rank needs to know of a step: `Step` says what each field is."""
+
+    @property
+    def decoding(self) -> Sized: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def repeats(self) -> int: ...
+
+
+class RankScheduler(Protocol):
+    """How a rank's requests share its memory and its steps: `Scheduler` says what each method does."""
+
+    retractions: int
+
+    @property
+    def waiting(self) -> Sequence[Request]: ...
+    @property
+    def running(self) -> Sequence[Request]: ...
+    @property
+    def is_idle(self) -> bool: ...
+    @property
+    def pending_tokens(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    def check_room(self, prompt_length: int, output_length: int) -> None: ...
+    def add(self, request: Request) -> None: ...
+    def abort(self, request: Request) -> None: ...
+    def drop_aborted(self) -> None: ...
+    def plan(self, *, most: int) -> PlannedStep | None: ...
+    # Each scheduler is given back the steps that it planned.
+    def commit(self, step: Any, *, repeats: int) -> Progress: ...
 
 
 class Rank:
@@ -29,7 +66,7 @@ class Rank:
         clock: the time it lives in.
     """
 
-    def __init__(self, scheduler: Scheduler, cache: RankCache, announcer: Announcer, clock: Clock) -> None:
+    def __init__(self, scheduler: RankScheduler, cache: RankCache, announcer: Announcer, clock: Clock) -> None:
         self.scheduler = scheduler
         self.cache = cache
         self.announcer = announcer
@@ -67,11 +104,11 @@ class Rank:
         self._wake.set()
 
     def flush(self) -> bool:
-        """Empty the cache and announce it at once; False, and nothing done, while requests are waiting or running."""
+        """Empty the cache and announce it; False, and nothing done, while requests are waiting or running."""
         if not self.scheduler.is_idle:
             return False
         self.cache.reset()
-        self.announcer.publish()
+        self.announcer.at_rest()
         return True
 
     async def run(self) -> None:
@@ -90,7 +127,7 @@ class Rank:
             self.scheduler.drop_aborted()
             step = None if self._paused else self.scheduler.plan(most=self.announcer.steps_to_report)
             if step is None:
-                self.announcer.publish()
+                self.announcer.at_rest()
                 await self._clock.wait(self._wake)
                 end = self._clock.now()
                 continue
@@ -98,7 +135,7 @@ class Rank:
             end += repeats * step.seconds
             self._commit(step, repeats)
 
-    async def _elapse(self, step: Step, start: float) -> int:
+    async def _elapse(self, step: PlannedStep, start: float) -> int:
         """Let a step's time pass; news ends a row of repeats after the one under way. Returns the repeats run."""
         repeats = step.repeats
         end = start + repeats * step.seconds
@@ -112,7 +149,7 @@ class Rank:
             await self._clock.wait(self._wake, end)
         return repeats
 
-    def _commit(self, step: Step, repeats: int) -> None:
+    def _commit(self, step: PlannedStep, repeats: int) -> None:
         progress = self.scheduler.commit(step, repeats=repeats)
         self.steps += repeats
         self.prefilled_tokens += progress.prefilled

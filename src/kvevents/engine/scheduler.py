@@ -91,6 +91,16 @@ class Scheduler:
         return not self.waiting and not self.running
 
     @property
+    def capacity(self) -> int:
+        """Tokens that fit into the rank's memory."""
+        return self.memory.capacity
+
+    @property
+    def used(self) -> int:
+        """Tokens of memory that are in use or cached."""
+        return self.memory.capacity - self.memory.free
+
+    @property
     def pending_tokens(self) -> int:
         """Tokens still to compute for all requests, those in the cache not yet subtracted for waiting ones."""
         return sum(len(request.tokens) - request.computed for request in (*self.waiting, *self.running))
@@ -103,19 +113,8 @@ class Scheduler:
             QueueFullError: too many are waiting; later there may be room.
         """
         need = self.memory.pages_up(prompt_length + max(output_length - 1, 0))
-        if need > self.memory.capacity:
-            raise CapacityError(
-                f"a prompt of {prompt_length} tokens with {output_length} tokens of output needs "
-                f"{need} tokens of KV cache, but a rank has {self.memory.capacity}; shorten it or raise the capacity",
-                requested=need,
-                available=self.memory.capacity,
-            )
-        if len(self.waiting) >= self._max_waiting:
-            raise QueueFullError(
-                f"the queue is full: {len(self.waiting)} requests are waiting; try again later",
-                requested=1,
-                available=0,
-            )
+        check_size(prompt_length, output_length, need=need, capacity=self.capacity)
+        check_queue(len(self.waiting), self._max_waiting)
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -280,3 +279,29 @@ class Scheduler:
             for request in decoding:
                 self.memory.grow(request, steps)
         return max(steps, 1)
+
+
+def check_size(prompt_length: int, output_length: int, *, need: int, capacity: int) -> None:
+    """Raise CapacityError for a request that could not run even alone.
+
+    Args:
+        prompt_length: its prompt, in tokens.
+        output_length: its outputs.
+        need: tokens of memory that it needs in the end.
+        capacity: tokens of memory that there are.
+    """
+    if need > capacity:
+        raise CapacityError(
+            f"a prompt of {prompt_length} tokens with {output_length} tokens of output needs "
+            f"{need} tokens of KV cache, but a rank has {capacity}; shorten it or raise the capacity",
+            requested=need,
+            available=capacity,
+        )
+
+
+def check_queue(waiting: int, most: int) -> None:
+    """Raise QueueFullError where as many requests wait as may."""
+    if waiting >= most:
+        raise QueueFullError(
+            f"the queue is full: {waiting} requests are waiting; try again later", requested=1, available=0
+        )

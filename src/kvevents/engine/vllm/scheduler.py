@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from kvevents.caches import BlockPoolCache
 from kvevents.engine.request import Request, RequestState
-from kvevents.engine.scheduler import Progress, QueueFullError
+from kvevents.engine.scheduler import Progress, check_queue, check_size
 from kvevents.engine.timing import TimingModel
 from kvevents.engine.vllm.sequence import Sequence
-from kvevents.errors import CapacityError
 
 
 class Scheduled(NamedTuple):
@@ -121,19 +120,8 @@ class VllmScheduler:
             QueueFullError: too many are waiting; later there may be room.
         """
         need = self._blocks_for(prompt_length + max(output_length - 1, 0)) * self._cache.page_size
-        if need > self._cache.capacity:
-            raise CapacityError(
-                f"a prompt of {prompt_length} tokens with {output_length} tokens of output needs "
-                f"{need} tokens of KV cache, but a rank has {self._cache.capacity}; shorten it or raise the capacity",
-                requested=need,
-                available=self._cache.capacity,
-            )
-        if len(self._waiting) >= self._max_waiting:
-            raise QueueFullError(
-                f"the queue is full: {len(self._waiting)} requests are waiting; try again later",
-                requested=1,
-                available=0,
-            )
+        check_size(prompt_length, output_length, need=need, capacity=self.capacity)
+        check_queue(len(self._waiting), self._max_waiting)
 
     def add(self, request: Request) -> None:
         """Queue a request.

@@ -1,0 +1,62 @@
+"""From settings to a rank: which cache, scheduler and announcer belong together."""
+
+from kvevents.caches import BlockPoolCache, RadixCache
+from kvevents.engine.announcer import Announcer, Publisher
+from kvevents.engine.clock import Clock
+from kvevents.engine.config import EngineConfig
+from kvevents.engine.memory import KVMemory
+from kvevents.engine.rank import Rank
+from kvevents.engine.scheduler import Scheduler
+from kvevents.engine.vllm.announcer import StepAnnouncer
+from kvevents.engine.vllm.scheduler import VllmScheduler
+from kvevents.recorder import EventRecorder
+
+
+def make_rank(config: EngineConfig, clock: Clock, *, publisher: Publisher | None, dp_rank: int) -> Rank:
+    """A rank of an engine.
+
+    Args:
+        config: the engine's settings.
+        clock: the time it lives in.
+        publisher: where its events go; None: nowhere.
+        dp_rank: the rank that its batches name.
+    """
+    make = _like_vllm if config.cache == "block_pool" else _like_sglang
+    return make(config, clock, publisher, dp_rank)
+
+
+def _like_sglang(config: EngineConfig, clock: Clock, publisher: Publisher | None, dp_rank: int) -> Rank:
+    event_format = config.kv_events.format if config.kv_events else "default"
+    cache = RadixCache(
+        page_size=config.page_size,
+        capacity=config.max_total_tokens,
+        eviction_policy=config.eviction_policy,
+        event_format=event_format,
+        recorder=EventRecorder(config.page_size, event_format=event_format, enabled=publisher is not None),
+    )
+    scheduler = Scheduler(
+        KVMemory(cache, capacity=config.max_total_tokens, page_size=config.page_size),
+        config.timing,
+        chunk_size=config.chunked_prefill_size,
+        max_running=config.max_running_requests,
+        max_waiting=config.max_queued_requests,
+    )
+    return Rank(scheduler, cache, Announcer(cache, publisher, dp_rank=dp_rank), clock)
+
+
+def _like_vllm(config: EngineConfig, clock: Clock, publisher: Publisher | None, dp_rank: int) -> Rank:
+    cache = BlockPoolCache(
+        num_blocks=config.max_total_tokens // config.page_size + 1,
+        page_size=config.page_size,
+        hash_seed=config.hash_seed,
+        recorder=EventRecorder(config.page_size, coalesce="off", enabled=publisher is not None),
+    )
+    scheduler = VllmScheduler(
+        cache,
+        config.timing,
+        max_tokens=config.chunked_prefill_size,
+        max_running=config.max_running_requests,
+        max_waiting=config.max_queued_requests,
+        asynchronous=config.async_scheduling,
+    )
+    return Rank(scheduler, cache, StepAnnouncer(cache, publisher, dp_rank=dp_rank), clock)
