@@ -143,6 +143,7 @@ class CacheMachine(RuleBasedStateMachine):
         need = self.needed(wanted, window_start)
         free = {component: allocator.available for component, allocator in self.cache.allocators.items()}
         before = {component: self.cache.holdings(component) for component in need}
+        error: CapacityError | None = None
         try:
             result = self.cache.insert(
                 tokens,
@@ -152,7 +153,9 @@ class CacheMachine(RuleBasedStateMachine):
                 inserted_length=inserted_length,
                 window_start=window_start * self.page_size,
             )
-        except CapacityError as error:
+        except CapacityError as refused:
+            error = refused
+        if error is not None:
             assert any(need[component] == error.requested > free[component] for component in need)
             assert error.requested > error.available
             assert before == {component: self.cache.holdings(component) for component in need}
