@@ -238,12 +238,12 @@ class ZmqPublisher:
                 if batch[0] < start:
                     break
                 wanted.append(batch)
-            for sequence, payload in reversed(wanted):
-                router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
-            router.send_multipart((frames[0], b"", *END_MARK))
             with self._lock:
                 self._replayed += len(wanted)
                 self._replay_requests += 1
+            for sequence, payload in reversed(wanted):
+                router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
+            router.send_multipart((frames[0], b"", *END_MARK))
 
     def _close_sockets(self, linger: int | None = None) -> None:
         self._pub.close(linger)
