@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,8 +10,8 @@ import msgspec
 
 from kvevents.errors import TransportError
 from kvevents.simulation.announcements import Listener, event_figures
-from kvevents.simulation.comparison import compare
-from kvevents.simulation.fleet import FleetSettings, running_fleet
+from kvevents.simulation.comparison import RankComparison, compare
+from kvevents.simulation.fleet import Fleet, FleetSettings, running_fleet
 from kvevents.simulation.readiness import until, until_ready
 from kvevents.simulation.replay import Outcome, replay
 from kvevents.simulation.report import DemoReport, PolicyFigures, policy_figures
@@ -23,6 +23,10 @@ HEADROOM = 1.5
 
 BUCKET_S = 3.0
 """Arrivals of the trace come in buckets of this width, so the last one stands for this long."""
+
+
+NOTICE_S = 1.0
+"""A connection breaks a moment before its process is known to have ended."""
 
 
 class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,14 +135,10 @@ async def _run_policy(settings: FleetSettings, trace: Trace, progress: Progress)
             outcomes = await replay(
                 fleet.router.url, trace.requests, speed=settings.speed, held=listener.held, on_end=progress.advance
             )
-            fleet.check_router()
+            index = await _compare_survivors(fleet, dict(zip(fleet.engines, workers, strict=True)))
             if all(outcome.error is not None for outcome in outcomes):
                 raise TransportError(f"none of {len(outcomes)} requests was answered; the first: {outcomes[0].error}")
             lost = [engine.obituary() for engine in fleet.lost]
-            there = {
-                worker: url for worker, url in zip(workers, fleet.engines, strict=True) if fleet.engines[url].is_running
-            }
-            index = await compare(fleet.router.url, there)
             await until(lambda: listener.missing({(rank.worker, rank.dp_rank): rank.last_seq for rank in index}))
     return policy_figures(
         settings.policy,
@@ -150,6 +150,27 @@ async def _run_policy(settings: FleetSettings, trace: Trace, progress: Progress)
         events=event_figures(listener.payloads),
         index=index,
     )
+
+
+async def _compare_survivors(fleet: Fleet, workers: Mapping[str, str]) -> list[RankComparison]:
+    """Compare the index with every engine that is still there.
+
+    Args:
+        fleet: the processes.
+        workers: worker ids by the engine's URL.
+
+    Raises:
+        TransportError: the router has ended, or a process that runs does not answer.
+    """
+    while True:
+        there = {workers[url]: url for url, engine in fleet.engines.items() if engine.is_running}
+        try:
+            return await compare(fleet.router.url, there)
+        except TransportError:
+            await asyncio.sleep(NOTICE_S)
+            fleet.check_router()
+            if all(fleet.engines[url].is_running for url in there.values()):
+                raise
 
 
 def _not_live(subscriber: Subscriber, sources: Sequence[Source]) -> str | None:
