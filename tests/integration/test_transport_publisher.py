@@ -209,7 +209,7 @@ def test_an_endpoint_in_use_is_named(which: str, tmp_path: Path) -> None:
         ("tcp://192.0.2.1:5557", "not an address of this machine"),
         ("tcp://no-such-host.invalid:5557", "not an address of this machine"),
         ("ipc:///no/such/folder/kv", "folder"),
-        ("ipc:///tmp/" + "x" * 200, "too long"),
+        ("ipc:///run/" + "x" * 200, "too long"),
     ],
 )
 def test_what_cannot_be_bound_says_why(endpoint: str, says: str) -> None:
