@@ -226,6 +226,19 @@ class TestCallersSlots:
         with pytest.raises(ValueError, match="slots: expected one a token, as for the other components, got none"):
             cache.insert(A, window_slots=range(4))
 
+    def test_an_engine_finds_the_slots_of_a_match(self) -> None:
+        cache = hybrid(SlidingWindow(5), Mamba(4))
+        cache.insert(A, range(4), window_slots=range(4))
+        cache.insert(A + B + C, range(12), window_slots=range(4, 16), state_slot=3)
+        node = cache.match_prefix(A + B + C).node
+        assert cache.slots(node).tolist() == list(range(12))
+        assert cache.slots(node, "sliding_window").tolist() == list(range(8, 16))
+        assert cache.slots(node, "mamba").tolist() == [3]
+        root = cache.match_prefix(X).node
+        assert [len(cache.slots(root, component)) for component in cache.allocators] == [0, 0, 0]
+        with pytest.raises(ValueError, match="component: expected one of full, sliding_window, mamba, got 'kv'"):
+            cache.slots(node, "kv")
+
 
 class TestCapacity:
     def test_an_insert_makes_room_in_each_pool_and_keeps_its_own_path(self) -> None:

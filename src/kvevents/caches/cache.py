@@ -205,8 +205,17 @@ class PrefixCache:
         Raises:
             CapacityError: they are not there even if all that is evictable goes. Nothing was evicted.
         """
+        allocator = self._component(component).allocator
         self._evictor.make_room([count if group == component else 0 for group in self._by_group])
-        return self.allocators[component].allocate(count)
+        return allocator.allocate(count)
+
+    def slots(self, node: Node, component: str = "full") -> memoryview:
+        """The slots (int64, in order) of what a prompt that ends at `node` needs of a component.
+
+        Of full attention all of its path, of a sliding window the pages that the window touches, of state-space layers
+        its state.
+        """
+        return join(self._component(component).needed(node))
 
     def lock(self, node: Node) -> None:
         """Keep what a prompt that ends at `node` needs from eviction until `unlock`; locks are counted.
@@ -277,12 +286,12 @@ class PrefixCache:
         Args:
             component: of `sliding_window` or `mamba`, the blocks whose window KV or whose state is cached.
         """
-        ids = self._by_group[component].ids
+        ids = self._component(component).ids
         return {(block, StorageMedium.GPU) for node in self._tree for block in ids(node)}
 
     def sizes(self, component: str) -> Sizes:
         """How much of a component (`full`, `sliding_window`, `mamba`) is in the tree, in units or states."""
-        return self._by_group[component].sizes
+        return self._component(component).sizes
 
     def check_integrity(self) -> None:
         """Raise AssertionError, saying what is broken, unless tree, sizes, slots and queues agree."""
@@ -290,6 +299,11 @@ class PrefixCache:
         nodes = list(self._tree)
         for component in self._components:
             component.check_integrity(nodes)
+
+    def _component(self, name: str) -> Component:
+        if name not in self._by_group:
+            raise ValueError(f"component: expected one of {', '.join(self._by_group)}, got {name!r}")
+        return self._by_group[name]
 
     def _usable(self, path: list[Node]) -> list[Node]:
         """The part of a path that a prompt can be continued from."""

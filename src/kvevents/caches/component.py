@@ -80,6 +80,10 @@ class Component(ABC):
         """A test for one walk down the tree."""
 
     @abstractmethod
+    def needed(self, node: Node) -> "Sequence[array[int]]":
+        """The slots of what a prompt that ends at `node` needs, in order."""
+
+    @abstractmethod
     def used(self, node: Node) -> None:
         """A match or an insert has ended at `node`."""
 

@@ -34,10 +34,21 @@ class FullComponent(Component):
         return self._policy(node)
 
     def can_lose(self, node: Node) -> bool:
-        return not node.children and not node.locks and node.slots is not None and node.parent is not None
+        if node.slots is None or node.locks or node.parent is None:
+            return False
+        return not node.children or all(child.slots is None for child in node.children.values())
 
     def gate(self) -> Gate:
         return lambda node: node.slots is not None
+
+    def needed(self, node: Node) -> "Sequence[array[int]]":
+        found = []
+        at = node
+        while at.parent is not None:
+            if at.slots is not None:
+                found.append(at.slots)
+            at = at.parent
+        return found[::-1]
 
     def used(self, node: Node) -> None:
         self._victims.offer(node)

@@ -40,6 +40,10 @@ class StateComponent(Component):
         index = self._index
         return lambda node: node.parts[index].slots is not None
 
+    def needed(self, node: Node) -> "Sequence[array[int]]":
+        slots = node.parts[self._index].slots if node.parts else None
+        return [] if slots is None else [slots]
+
     def used(self, node: Node) -> None:
         if node.parts and node.parts[self._index].slots is not None:
             self._uses += 1

@@ -64,7 +64,7 @@ class VictimQueue:
 
     def discard(self, node: Node) -> None:
         """Forget a node that has nothing to lose any more."""
-        if self._entries.pop(node, None) is not None:
+        if self._entries.pop(node, None) is not None and len(self._heap) > 2 * len(self._entries) + SLACK:
             self._clean()
 
     def clear(self) -> None:
@@ -83,9 +83,9 @@ class VictimQueue:
         self._pushed += 1
         self._entries[node] = entry
         heapq.heappush(self._heap, entry)
-        self._clean()
+        if len(self._heap) > 2 * len(self._entries) + SLACK:
+            self._clean()
 
     def _clean(self) -> None:
-        if len(self._heap) > 2 * len(self._entries) + SLACK:
-            self._heap = list(self._entries.values())
-            heapq.heapify(self._heap)
+        self._heap = list(self._entries.values())
+        heapq.heapify(self._heap)

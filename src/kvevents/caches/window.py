@@ -56,6 +56,16 @@ class WindowComponent(Component):
 
         return reaches
 
+    def needed(self, node: Node) -> "Sequence[array[int]]":
+        found: list[array[int]] = []
+        wanted = -(-self.size // self._page_size) * self._page_size
+        at = node
+        while wanted > 0 and at.parent is not None and (slots := at.parts[self._index].slots) is not None:
+            found.append(slots[-wanted:])
+            wanted -= at.length
+            at = at.parent
+        return found[::-1]
+
     def used(self, node: Node) -> None:
         self._uses += 1
         reached = 0
