@@ -55,6 +55,11 @@ def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
         ({"port": 70_000}, "port: expected 0 to 65535, got 70000"),
         ({"page_size": 64, "max_total_tokens": 63}, "expected at least a page \\(64 tokens\\), got 63"),
         ({"seed": 2**63}, "seed: expected a signed 64-bit integer"),
+        ({"cache": "paged"}, "cache: expected one of radix, .*block_pool, got 'paged'"),
+        ({"cache": "block_pool", "eviction_policy": "lfu"}, "a block pool has only its own order, not lfu"),
+        ({"cache": "block_pool", "kv_events": KVEventsConfig(format="dynamo")}, "format 'dynamo' is SGLang's"),
+        ({"async_scheduling": True}, "async_scheduling: only an engine with the cache block_pool has it, not radix"),
+        ({"hash_seed": "0"}, "hash_seed: only an engine with the cache block_pool has it"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
