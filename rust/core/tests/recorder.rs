@@ -1,7 +1,8 @@
 //! What a recorder gives out for what it was told.
 
 use kvevents_core::coalesce::{Cap, Level};
-use kvevents_core::hash::chain::{HashChain, Namespace, Scheme, Separation};
+use kvevents_core::hash::chain::HashChain;
+use kvevents_core::hash::namespace::{Namespace, Scheme, Separation};
 use kvevents_core::hash::sglang::EventFormat;
 use kvevents_core::hash::vllm;
 use kvevents_core::pages::Paging;
@@ -24,7 +25,7 @@ fn root(extra_key: Option<&str>) -> HashChain {
         extra_key,
         ..Separation::default()
     };
-    HashChain::root(Namespace::new(Scheme::Sglang, paging, by))
+    HashChain::root(Namespace::new(Scheme::Sglang, paging, by).expect("no seed"))
 }
 
 fn store(recorder: &Recorder, chain: &HashChain, tokens: &[u32]) {
@@ -190,7 +191,7 @@ fn vllm_chain(tokens: &[u32]) -> HashChain {
     };
     let paging = Paging::new(2, false).expect("positive");
     let namespace = Namespace::new(Scheme::Vllm(vllm::Scheme::Sha256Cbor), paging, by);
-    let root = HashChain::root(namespace);
+    let root = HashChain::root(namespace.expect("a default seed"));
     root.extend(TokenSlice::U32(tokens)).expect("whole pages")
 }
 

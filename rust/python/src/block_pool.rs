@@ -3,7 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvevents_core::block_pool::{BlockPool, PoolError};
-use kvevents_core::hash::chain::{HashChain, Scheme};
+use kvevents_core::hash::chain::HashChain;
+use kvevents_core::hash::namespace::Scheme;
 use kvevents_core::hash::sglang::Digest;
 use kvevents_core::recorder::{Group, RemoveEach, Store};
 use pyo3::exceptions::{PyAssertionError, PyValueError};

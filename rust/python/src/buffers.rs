@@ -151,11 +151,24 @@ fn copy(object: &Bound<'_, PyAny>) -> PyResult<TokenArgument> {
 
 /// A read-only int64 memoryview over `values`: one copy, and no Python object a value.
 pub fn int64_view(py: Python<'_>, values: impl ExactSizeIterator<Item = i64>) -> PyResult<Bound<'_, PyAny>> {
-    let bytes = PyBytes::new_with(py, values.len() * size_of::<i64>(), |bytes| {
-        for (bytes, value) in bytes.chunks_exact_mut(size_of::<i64>()).zip(values) {
-            bytes.copy_from_slice(&value.to_ne_bytes());
+    view(py, values.map(i64::to_ne_bytes), "q")
+}
+
+/// The same of uint64.
+pub fn uint64_view(py: Python<'_>, values: impl ExactSizeIterator<Item = u64>) -> PyResult<Bound<'_, PyAny>> {
+    view(py, values.map(u64::to_ne_bytes), "Q")
+}
+
+fn view<'py>(
+    py: Python<'py>,
+    values: impl ExactSizeIterator<Item = [u8; 8]>,
+    format: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = PyBytes::new_with(py, values.len() * 8, |bytes| {
+        for (bytes, value) in bytes.chunks_exact_mut(8).zip(values) {
+            bytes.copy_from_slice(&value);
         }
         Ok(())
     })?;
-    PyMemoryView::from(&bytes)?.call_method1("cast", ("q",))
+    PyMemoryView::from(&bytes)?.call_method1("cast", (format,))
 }

@@ -1,134 +1,58 @@
 //! `kvevents._core.hashing`.
 
-use kvevents_core::hash::chain::{HashChain, Namespace, Scheme, Separation};
+mod chain;
+mod keys;
+
+use kvevents_core::hash::namespace::{Namespace, Scheme, Separation, Wrapper};
 use kvevents_core::hash::sglang::{Digest, EventFormat, page_id};
+use kvevents_core::hash::vllm::{KeyForm, PageKeys, Process, SeedError};
 use kvevents_core::pages::Paging;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyList};
 
-use crate::buffers::{TokenArgument, int64_view};
+pub(crate) use self::chain::PyHashChain;
+use self::keys::ExtraKeys;
+use crate::buffers::{TokenArgument, int64_view, uint64_view};
 use crate::classes;
 
 /// Calls that touch more blocks than this release the GIL.
 pub(crate) const DETACH_ABOVE: usize = 64;
 
-#[pyclass(name = "HashChain", module = "kvevents._core.hashing", frozen)]
-pub(crate) struct PyHashChain(pub(crate) HashChain);
-
-#[pymethods]
-impl PyHashChain {
-    #[staticmethod]
-    #[pyo3(signature = (
-        page_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,
-        adapter_path = None
-    ))]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
-    fn root(
-        py: Python<'_>,
-        page_size: usize,
-        scheme: &str,
-        extra_key: Option<&str>,
-        cache_salt: Option<&str>,
-        bigram: bool,
-        hash_seed: Option<&str>,
-        adapter_path: Option<&str>,
-    ) -> PyResult<Self> {
-        let by = Separation {
-            extra_key,
-            cache_salt,
-            hash_seed,
-            adapter_path,
-        };
-        let namespace = namespace(py, page_size, scheme, by, bigram)?;
-        Ok(Self(HashChain::root(namespace)))
-    }
-
-    fn extend(&self, py: Python<'_>, tokens: TokenArgument) -> PyResult<Self> {
-        let ids = tokens.as_slice();
-        let paging = self.0.namespace().paging;
-        let chain = detach_if(py, paging.count(ids.len()) > DETACH_ABOVE, || self.0.extend(ids));
-        chain.map(Self).ok_or_else(|| {
-            let unit = if paging.is_bigram() { "pairs" } else { "tokens" };
-            PyValueError::new_err(format!(
-                "tokens: expected whole pages of {} {unit}, got {} tokens, which leave {} {unit} over",
-                paging.page_size(),
-                ids.len(),
-                paging.left_over(ids.len())
-            ))
-        })
-    }
-
-    fn split(&self, pages: usize) -> PyResult<(Self, Self)> {
-        let (head, tail) = self.0.split(pages).ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "pages: expected at most {} to split off, got {pages}",
-                self.0.len()
-            ))
-        })?;
-        Ok((Self(head), Self(tail)))
-    }
-
-    #[getter]
-    fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        int64_view(py, self.0.ids())
-    }
-
-    #[getter]
-    fn parent_id(&self) -> Option<i64> {
-        self.0.parent_id()
-    }
-
-    #[getter]
-    fn page_size(&self) -> usize {
-        self.0.namespace().paging.page_size()
-    }
-
-    #[getter]
-    fn extra_key(&self) -> Option<&str> {
-        self.0.namespace().extra_key.as_deref()
-    }
-
-    #[getter]
-    fn cache_salt(&self) -> Option<&str> {
-        self.0.namespace().cache_salt.as_deref()
-    }
-
-    #[getter]
-    fn bigram(&self) -> bool {
-        self.0.namespace().paging.is_bigram()
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.len()
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "HashChain({} pages of {})",
-            self.0.len(),
-            self.0.namespace().paging.page_size()
-        )
-    }
-}
-
 fn namespace(py: Python<'_>, page_size: usize, scheme: &str, by: Separation<'_>, bigram: bool) -> PyResult<Namespace> {
-    let refused = |message: String| Err(classes::config_error(py, message));
+    let refused = |message: String| classes::config_error(py, message);
     let name = scheme;
     let scheme = choice(py, "scheme", scheme, &Scheme::NAMES)?;
     let is_vllm = matches!(scheme, Scheme::Vllm(_));
     if is_vllm && bigram {
-        return refused(format!("bigram: the scheme {name} has no pages of pairs"));
+        return Err(refused(format!("bigram: the scheme {name} has no pages of pairs")));
     }
-    for (setting, value) in [("hash_seed", by.hash_seed), ("adapter_path", by.adapter_path)] {
-        if value.is_some() && !is_vllm {
-            return refused(format!("{setting}: only schemes of vLLM have it, not {name}"));
+    for (setting, is_given) in [
+        ("hash_seed", by.process.hash_seed.is_some()),
+        ("none_hash", by.process.none_hash.is_some()),
+        ("key_form", by.process.key_form != KeyForm::default()),
+        ("adapter_path", by.adapter_path.is_some()),
+        ("lora_id", by.adapter_number.is_some()),
+    ] {
+        if is_given && !is_vllm {
+            return Err(refused(format!("{setting}: only schemes of vLLM have it, not {name}")));
         }
     }
-    match Paging::new(page_size, bigram) {
-        Some(paging) => Ok(Namespace::new(scheme, paging, by)),
-        None => refused(format!("page_size: expected at least 1, got {page_size}")),
-    }
+    let Some(paging) = Paging::new(page_size, bigram) else {
+        return Err(refused(format!("page_size: expected at least 1, got {page_size}")));
+    };
+    Namespace::new(scheme, paging, by).map_err(|error| {
+        refused(match error {
+            SeedError::Missing => format!(
+                "hash_seed: {name} needs the engine's PYTHONHASHSEED; without one each process draws its own hashes"
+            ),
+            SeedError::NotANumber => format!(
+                "hash_seed: {name} needs a number from 0 to 2^32-1, got {:?}",
+                by.process.hash_seed.unwrap_or_default()
+            ),
+        })
+    })
 }
 
 /// The choice called `name`, or a `ConfigError` that lists them.
@@ -147,10 +71,94 @@ pub(crate) fn detach_if<T: Send>(py: Python<'_>, long: bool, work: impl FnOnce()
     if long { py.detach(work) } else { work() }
 }
 
+pub(crate) fn key_form(py: Python<'_>, name: &str) -> PyResult<KeyForm> {
+    choice(py, "key_form", name, &KeyForm::NAMES)
+}
+
+/// Blocks of a prompt to be hashed.
+struct Blocks<'a> {
+    namespace: Namespace,
+    above: Option<Digest>,
+    tokens: &'a TokenArgument,
+    keys: Vec<PageKeys>,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(
+        py: Python<'_>,
+        namespace: Namespace,
+        tokens: &'a TokenArgument,
+        keys: Option<&ExtraKeys>,
+        above: Option<&PyBackedBytes>,
+    ) -> PyResult<Self> {
+        let scheme = namespace.scheme;
+        let above = above.map(|above| {
+            scheme.digest_of(above).ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "parent_digest: expected {} bytes ({}), got {}",
+                    scheme.digest_size(),
+                    scheme.name(),
+                    above.len()
+                ))
+            })
+        });
+        let above = above.transpose()?;
+        let keys = keys.map_or_else(|| Ok(Vec::new()), |keys| page_keys(py, &namespace, keys, tokens));
+        Ok(Self {
+            keys: keys?,
+            namespace,
+            above,
+            tokens,
+        })
+    }
+
+    /// Of the whole blocks, without the GIL if they are many.
+    fn map<T: Send>(&self, py: Python<'_>, each: impl Fn(&Digest) -> T + Sync) -> Vec<T> {
+        let ids = self.tokens.as_slice();
+        let pages = self.namespace.paging.count(ids.len());
+        let whole = self.namespace.paging.cut(ids, 0, pages);
+        detach_if(py, pages > DETACH_ABOVE, || {
+            let digests = self.namespace.digests_with(self.above, whole, &self.keys);
+            digests.map(|digest| each(&digest)).collect()
+        })
+    }
+}
+
+fn page_keys(
+    py: Python<'_>,
+    namespace: &Namespace,
+    keys: &ExtraKeys,
+    tokens: &TokenArgument,
+) -> PyResult<Vec<PageKeys>> {
+    if !matches!(namespace.scheme, Scheme::Vllm(_)) {
+        let name = namespace.scheme.name();
+        let message = format!("extra_keys: only schemes of vLLM have them, not {name}");
+        return Err(classes::config_error(py, message));
+    }
+    // One entry may stand for the part of a block at the end.
+    let blocks = tokens.as_slice().len().div_ceil(namespace.paging.page_size());
+    if keys.len() > blocks {
+        return Err(PyValueError::new_err(format!(
+            "extra_keys: expected an entry for each of {blocks} blocks at most, got {}",
+            keys.len()
+        )));
+    }
+    let pages = keys.blocks().enumerate().map(|(block, keys)| {
+        namespace.page_keys(&keys).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "extra_keys: expected images as [id, offset] in the tagged form, got an id alone in block {block} \
+                 (a salt goes into cache_salt, an adapter into extra_key)"
+            ))
+        })
+    });
+    pages.collect()
+}
+
 #[pyfunction]
 #[pyo3(signature = (
     tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false,
-    event_format = "default", named = false, hash_seed = None, adapter_path = None
+    event_format = "default", named = false, hash_seed = None, adapter_path = None, lora_id = None, extra_keys = None,
+    key_form = "tagged", none_hash = None, parent_digest = None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
 fn block_hashes<'py>(
@@ -165,25 +173,79 @@ fn block_hashes<'py>(
     named: bool,
     hash_seed: Option<&str>,
     adapter_path: Option<&str>,
+    lora_id: Option<i64>,
+    extra_keys: Option<ExtraKeys>,
+    key_form: &str,
+    none_hash: Option<i64>,
+    parent_digest: Option<PyBackedBytes>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
     let by = Separation {
         extra_key,
         cache_salt,
-        hash_seed,
         adapter_path,
+        adapter_number: lora_id,
+        process: Process {
+            hash_seed,
+            key_form: self::key_form(py, key_form)?,
+            none_hash,
+        },
     };
     let namespace = namespace(py, block_size, scheme, by, bigram)?;
-    let wrapper = namespace.wrapper(format, named);
-    let ids = tokens.as_slice();
-    let pages = namespace.paging.count(ids.len());
-    let whole = namespace.paging.cut(ids, 0, pages);
-    let ids: Vec<i64> = detach_if(py, pages > DETACH_ABOVE, || {
-        let digests = namespace.digests(None, whole);
-        let ids = digests.map(|digest| namespace.scheme.id(&digest));
-        ids.map(|id| wrapper.wrap(id)).collect()
-    });
-    int64_view(py, ids.into_iter())
+    let wrapper: Wrapper = namespace.wrapper(format, named);
+    let scheme = namespace.scheme;
+    let blocks = Blocks::new(py, namespace, &tokens, extra_keys.as_ref(), parent_digest.as_ref())?;
+    let ids = blocks.map(py, |digest| wrapper.wrap(scheme.id(digest)));
+    if scheme.is_unsigned() {
+        uint64_view(py, ids.into_iter().map(i64::cast_unsigned))
+    } else {
+        int64_view(py, ids.into_iter())
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (
+    tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,
+    adapter_path = None, lora_id = None, extra_keys = None, key_form = "tagged", none_hash = None, parent_digest = None
+))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
+fn block_digests<'py>(
+    py: Python<'py>,
+    tokens: TokenArgument,
+    block_size: usize,
+    scheme: &str,
+    extra_key: Option<&str>,
+    cache_salt: Option<&str>,
+    bigram: bool,
+    hash_seed: Option<&str>,
+    adapter_path: Option<&str>,
+    lora_id: Option<i64>,
+    extra_keys: Option<ExtraKeys>,
+    key_form: &str,
+    none_hash: Option<i64>,
+    parent_digest: Option<PyBackedBytes>,
+) -> PyResult<Bound<'py, PyList>> {
+    let by = Separation {
+        extra_key,
+        cache_salt,
+        adapter_path,
+        adapter_number: lora_id,
+        process: Process {
+            hash_seed,
+            key_form: self::key_form(py, key_form)?,
+            none_hash,
+        },
+    };
+    let namespace = namespace(py, block_size, scheme, by, bigram)?;
+    let scheme = namespace.scheme;
+    let blocks = Blocks::new(py, namespace, &tokens, extra_keys.as_ref(), parent_digest.as_ref())?;
+    let digests = blocks.map(py, |digest| *digest);
+    PyList::new(
+        py,
+        digests
+            .iter()
+            .map(|digest| PyBytes::new(py, scheme.digest_bytes(digest))),
+    )
 }
 
 #[pyfunction]
@@ -258,6 +320,7 @@ fn digest_of(hex: &str) -> PyResult<Digest> {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(block_hashes, module)?)?;
+    module.add_function(wrap_pyfunction!(block_digests, module)?)?;
     module.add_function(wrap_pyfunction!(page_digests, module)?)?;
     module.add_function(wrap_pyfunction!(announced_ids, module)?)?;
     module.add_class::<PyHashChain>()

@@ -8,12 +8,16 @@ from _typeshed import ReadableBuffer
 from kvevents._core.tokens import TokenPages
 from kvevents.events import BlockHash
 
-__all__ = ["HashChain", "announced_ids", "block_hashes", "page_digests"]
+__all__ = ["HashChain", "announced_ids", "block_digests", "block_hashes", "page_digests"]
 
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
-# Public as kvevents.hashing.HashScheme and EventFormat; stubs import no higher layer.
-_HashScheme: TypeAlias = Literal["sglang", "vllm-sha256-cbor", "content"]
+# Public as kvevents.hashing.HashScheme, EventFormat, KeyForm and BlockKeys; stubs import no higher layer.
+_HashScheme: TypeAlias = Literal[
+    "sglang", "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor", "vllm-builtin", "content"
+]
 _EventFormat: TypeAlias = Literal["default", "dynamo"]
+_KeyForm: TypeAlias = Literal["tagged", "bare"]
+_BlockKeys: TypeAlias = Sequence[Sequence[str | int] | str | bytes]
 
 @final
 class HashChain:
@@ -35,6 +39,9 @@ class HashChain:
         bigram: bool = False,
         hash_seed: str | None = None,
         adapter_path: str | None = None,
+        lora_id: int | None = None,
+        key_form: _KeyForm = "tagged",
+        none_hash: int | None = None,
     ) -> HashChain:
         """The empty chain before the first page.
 
@@ -45,12 +52,18 @@ class HashChain:
                 hashes; in all others it is the adapter's name and does.
             cache_salt: a tenant's secret that enters the first hash and so all; an empty one is none.
             bigram: pages are made of pairs of neighbouring tokens (EAGLE); not in vLLM's schemes.
-            hash_seed: vLLM's schemes: the process's PYTHONHASHSEED; by default what vLLM takes where it is not set
-                (`vllm-none-hash`, since 0.29).
-            adapter_path: vLLM's schemes: where the adapter was loaded from, which enters the hashes; by default empty.
+            hash_seed: vLLM: the process's PYTHONHASHSEED; by default what vLLM takes where it is not set
+                (`vllm-none-hash`: SHA-256 schemes, since 0.29). The other schemes need one.
+            adapter_path: vLLM: where the adapter was loaded from, which enters the hashes (form `tagged`); by default
+                empty.
+            lora_id: vLLM before 0.11: the adapter's number, which enters the hashes in place of its name.
+            key_form: vLLM: how adapter, images, salt and embeddings enter the hashes: `tagged` since 0.31, `bare`
+                before.
+            none_hash: `vllm-builtin`: `hash(None)` in the process, by default as in Python 3.12 and later; before that
+                it is an address and no two processes agree.
 
         Raises:
-            ConfigError: the page size is 0, the scheme is not known or has no such setting.
+            ConfigError: the page size is 0, the scheme is not known, has no such setting or needs a seed.
         """
 
     def extend(self, tokens: _Tokens) -> HashChain:
@@ -75,8 +88,12 @@ class HashChain:
     def ids(self) -> memoryview:
         """The ids of the pages, int64, not wrapped (an `EventRecorder` wraps them as its event format asks).
 
-        On vLLM's wire the same 64 bits are an unsigned integer.
+        On vLLM's wire the same 64 bits are an unsigned integer (but with `vllm-builtin`).
         """
+
+    @property
+    def digests(self) -> list[bytes]:
+        """The full digests of the pages: 32 bytes, with XXH3 16, with Python's `hash()` and content hashes 8."""
 
     @property
     def parent_id(self) -> int | None:
@@ -112,6 +129,11 @@ def block_hashes(
     named: bool = False,
     hash_seed: str | None = None,
     adapter_path: str | None = None,
+    lora_id: int | None = None,
+    extra_keys: Sequence[_BlockKeys | None] | None = None,
+    key_form: _KeyForm = "tagged",
+    none_hash: int | None = None,
+    parent_digest: bytes | None = None,
 ) -> memoryview:
     """The ids that an engine announces for the whole blocks of a prompt.
 
@@ -126,13 +148,46 @@ def block_hashes(
         named: the adapter of `extra_key` has a registered name, which wraps ids in the format `default` too.
         hash_seed: as in `HashChain.root`.
         adapter_path: as in `HashChain.root`.
+        lora_id: as in `HashChain.root`.
+        extra_keys: vLLM: for each block None or its images as `[image id, offset from the block's start]` (in early
+            versions the id alone, form `bare`) and its digest of prompt embeddings, as bytes. Blocks after the last
+            entry have none. Adapter and salt are not among them.
+        key_form: as in `HashChain.root`.
+        none_hash: as in `HashChain.root`.
+        parent_digest: full digest of the block above the first one, where the tokens continue a prompt.
 
     Returns:
-        One int64 a block.
+        One integer a block: uint64 as on vLLM's wire (the last 8 bytes of the digest), in the schemes `sglang`,
+        `vllm-builtin` and `content` int64.
 
     Raises:
-        ConfigError: the block size is 0, the scheme or format is not known, or the scheme has no such setting.
-        ValueError: an id is negative.
+        ConfigError: the block size is 0, the scheme or format is not known, or the scheme has no such setting or needs
+            a seed.
+        ValueError: an id is negative, extra keys are no such keys or more than there are blocks, or the parent's digest
+            has another size.
+        TypeError: tokens or extra keys are no such values at all.
+    """
+
+def block_digests(
+    tokens: _Tokens,
+    block_size: int,
+    *,
+    scheme: _HashScheme = "sglang",
+    extra_key: str | None = None,
+    cache_salt: str | None = None,
+    bigram: bool = False,
+    hash_seed: str | None = None,
+    adapter_path: str | None = None,
+    lora_id: int | None = None,
+    extra_keys: Sequence[_BlockKeys | None] | None = None,
+    key_form: _KeyForm = "tagged",
+    none_hash: int | None = None,
+    parent_digest: bytes | None = None,
+) -> list[bytes]:
+    """The full digests of the whole blocks of a prompt: what vLLM announces where it is told to send bytes.
+
+    Takes and raises the same as `block_hashes`. Digests have 32 bytes, with XXH3 16, with Python's `hash()` and content
+    hashes 8.
     """
 
 def page_digests(

@@ -3,204 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::content::{self, Adapter};
-use super::sglang::{self, Digest, EventFormat};
-use super::vllm::{self, ExtraKey};
-use crate::pages::Paging;
+use super::namespace::Namespace;
+use super::sglang::Digest;
 use crate::tokens::TokenSlice;
-
-/// How pages are hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// SGLang's chain of SHA-256 digests.
-    Sglang,
-    /// One of vLLM's; the extra key is the adapter's name.
-    Vllm(vllm::Scheme),
-    /// Our content hashes; the extra key is the adapter's name.
-    Content,
-}
-
-impl Scheme {
-    /// Every scheme, by the name users know.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("sglang", Self::Sglang),
-        ("vllm-sha256-cbor", Self::Vllm(vllm::Scheme::Sha256Cbor)),
-        ("content", Self::Content),
-    ];
-
-    /// The name users know.
-    pub fn name(self) -> &'static str {
-        let mut names = Self::NAMES.iter().filter(|(_, scheme)| *scheme == self);
-        names.next().expect("every scheme has a name").0
-    }
-
-    /// The id of a page: eight bytes of its digest.
-    pub fn id(self, digest: &Digest) -> i64 {
-        match self {
-            Self::Sglang | Self::Content => sglang::page_id(digest),
-            Self::Vllm(scheme) => scheme.id(digest).cast_signed(),
-        }
-    }
-
-    /// Whether engines announce ids as unsigned integers.
-    pub fn is_unsigned(self) -> bool {
-        matches!(self, Self::Vllm(_))
-    }
-}
-
-/// A content hash in the shape that chains store.
-fn content_digest(hash: u64) -> Digest {
-    let mut digest = [0; 32];
-    digest[..8].copy_from_slice(&hash.to_be_bytes());
-    digest
-}
-
-/// What makes equal tokens different blocks.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Separation<'a> {
-    /// By adapter, for instance.
-    pub extra_key: Option<&'a str>,
-    /// By tenant; an empty salt is none.
-    pub cache_salt: Option<&'a str>,
-    /// By process (vLLM: `PYTHONHASHSEED`).
-    pub hash_seed: Option<&'a str>,
-    /// By where the adapter was loaded from (vLLM).
-    pub adapter_path: Option<&'a str>,
-}
-
-/// What makes equal tokens different blocks, and how they are hashed.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Namespace {
-    /// How pages are hashed.
-    pub scheme: Scheme,
-    /// How tokens are cut into pages.
-    pub paging: Paging,
-    /// Separates prompts; whether it enters their hashes is the scheme's affair.
-    pub extra_key: Option<Box<str>>,
-    /// Enters the hashes of the first page and so of all; never empty.
-    pub cache_salt: Option<Box<str>>,
-    hashing: Hashing,
-}
-
-/// What a namespace adds to the tokens of a page.
-#[derive(Debug, PartialEq, Eq)]
-enum Hashing {
-    Sglang {
-        /// Stands in for the digest above the first page.
-        seed: Option<Digest>,
-    },
-    Vllm {
-        scheme: vllm::Scheme,
-        root: Digest,
-        /// Of the first page of a prompt.
-        first: vllm::Extra,
-        /// Of all others.
-        others: vllm::Extra,
-    },
-    Content {
-        root: u64,
-    },
-}
-
-impl Hashing {
-    fn new(scheme: Scheme, by: &Separation<'_>) -> Self {
-        match scheme {
-            Scheme::Sglang => Self::Sglang {
-                seed: by.cache_salt.map(sglang::salt_seed),
-            },
-            Scheme::Vllm(scheme) => {
-                let adapter = by.extra_key.map(|name| ExtraKey::Adapter {
-                    name,
-                    path: by.adapter_path.unwrap_or_default(),
-                });
-                let salt = by.cache_salt.map(ExtraKey::Salt);
-                let others = adapter.as_slice();
-                Self::Vllm {
-                    scheme,
-                    root: scheme.root(by.hash_seed.unwrap_or(vllm::DEFAULT_SEED)),
-                    first: scheme.extra(&[others, salt.as_slice()].concat()),
-                    others: scheme.extra(others),
-                }
-            }
-            Scheme::Content => Self::Content {
-                root: content::root(Adapter::new(by.extra_key, None), by.cache_salt),
-            },
-        }
-    }
-
-    /// The digest of a page below `prior`; None above the first page of a prompt.
-    fn page(&self, prior: Option<&Digest>, page: TokenSlice<'_>, bigram: bool) -> Digest {
-        match self {
-            Self::Sglang { seed } if bigram => sglang::bigram_page_digest(prior.or(seed.as_ref()), page),
-            Self::Sglang { seed } => sglang::page_digest(prior.or(seed.as_ref()), page),
-            Self::Vllm {
-                scheme,
-                root,
-                first,
-                others,
-            } => match prior {
-                None => scheme.block(root, page, first),
-                Some(prior) => scheme.block(prior, page, others),
-            },
-            Self::Content { root } => {
-                let parent = prior.map_or(*root, |prior| sglang::page_id(prior).cast_unsigned());
-                content_digest(content::block(parent, page, None))
-            }
-        }
-    }
-}
-
-impl Namespace {
-    /// A namespace.
-    pub fn new(scheme: Scheme, paging: Paging, by: Separation<'_>) -> Self {
-        let cache_salt = by.cache_salt.filter(|salt| !salt.is_empty());
-        let by = Separation { cache_salt, ..by };
-        Self {
-            scheme,
-            paging,
-            extra_key: by.extra_key.map(Into::into),
-            cache_salt: by.cache_salt.map(Into::into),
-            hashing: Hashing::new(scheme, &by),
-        }
-    }
-
-    /// The digests of the pages of `tokens`, which continue the page with digest `above` (None: start a prompt). A last
-    /// page that is not whole counts as one.
-    pub fn digests(&self, above: Option<Digest>, tokens: TokenSlice<'_>) -> impl ExactSizeIterator<Item = Digest> {
-        let mut prior = above;
-        let overlap = usize::from(self.paging.is_bigram());
-        let size = self.paging.page_size();
-        let units = tokens.len().saturating_sub(overlap);
-        (0..units.div_ceil(size)).map(move |page| {
-            let end = units.min((page + 1) * size) + overlap;
-            let digest = self
-                .hashing
-                .page(prior.as_ref(), tokens.slice(page * size, end), overlap == 1);
-            prior = Some(digest);
-            digest
-        })
-    }
-
-    /// What turns the ids of a chain into those that are announced; only the `sglang` scheme wraps them. `named`: the
-    /// extra key's adapter has a registered name.
-    pub fn wrapper(&self, format: EventFormat, named: bool) -> Wrapper {
-        Wrapper(match self.scheme {
-            Scheme::Sglang => format.seed(self.extra_key.as_deref(), self.cache_salt.as_deref(), named),
-            Scheme::Vllm(_) | Scheme::Content => None,
-        })
-    }
-}
-
-/// Turns the ids of a chain into those that are announced.
-#[derive(Clone, Copy, Debug)]
-pub struct Wrapper(Option<Digest>);
-
-impl Wrapper {
-    /// The announced form of `id`.
-    pub fn wrap(&self, id: i64) -> i64 {
-        self.0.as_ref().map_or(id, |seed| sglang::wrap(seed, id))
-    }
-}
 
 /// The hashes of consecutive pages of one prompt. Cloning and splitting share the digests, which live as long as the
 /// last chain that has one of them.
@@ -297,7 +102,11 @@ impl HashChain {
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::{self, Adapter};
+    use super::super::namespace::{Scheme, Separation};
+    use super::super::vllm::{self, Hasher, PageKeys};
     use super::*;
+    use crate::pages::Paging;
 
     fn paging(bigram: bool) -> Paging {
         Paging::new(2, bigram).expect("positive")
@@ -308,7 +117,7 @@ mod tests {
             cache_salt: salt,
             ..Separation::default()
         };
-        HashChain::root(Namespace::new(Scheme::Sglang, paging(bigram), by))
+        HashChain::root(Namespace::new(Scheme::Sglang, paging(bigram), by).expect("no seed"))
     }
 
     fn ids(chain: &HashChain) -> Vec<i64> {
@@ -368,7 +177,7 @@ mod tests {
                 ..Separation::default()
             };
             let namespace = Namespace::new(Scheme::Content, paging(bigram), by);
-            let root = HashChain::root(namespace);
+            let root = HashChain::root(namespace.expect("no seed"));
             let tokens = &[1, 2, 3, 4, 5][..4 + usize::from(bigram)];
             let seed = content::root(Some(Adapter::Name("adapter")), Some("salt"));
             let expected = content::chain(seed, TokenSlice::U32(tokens), 2, bigram);
@@ -380,22 +189,32 @@ mod tests {
     }
 
     #[test]
-    fn a_salt_of_vllm_enters_the_first_block_and_an_adapter_all() {
-        let scheme = vllm::Scheme::Sha256Cbor;
+    fn a_chain_of_vllm_continues_what_its_hasher_began() {
         let by = Separation {
             extra_key: Some("ad"),
             cache_salt: Some("s"),
-            hash_seed: Some("0"),
             adapter_path: Some("/p"),
+            process: vllm::Process {
+                hash_seed: Some("0"),
+                ..vllm::Process::default()
+            },
+            ..Separation::default()
         };
-        let root = HashChain::root(Namespace::new(Scheme::Vllm(scheme), paging(false), by));
-        let whole = extend(&root, &[1, 2, 3, 4]);
-        let adapter = ExtraKey::Adapter { name: "ad", path: "/p" };
-        let first = scheme.extra(&[adapter, ExtraKey::Salt("s")]);
-        let first = scheme.block(&scheme.root("0"), TokenSlice::U32(&[1, 2]), &first);
-        let second = scheme.block(&first, TokenSlice::U32(&[3, 4]), &scheme.extra(&[adapter]));
-        assert_eq!(whole.digests(), [first, second]);
-        assert_eq!(extend(&extend(&root, &[1, 2]), &[3, 4]).digests(), [second]);
-        assert_eq!(whole.ids().last(), Some(scheme.id(&second).cast_signed()));
+        let adapter = vllm::Adapter::Name { name: "ad", path: "/p" };
+        for (_, scheme) in Scheme::NAMES {
+            let Scheme::Vllm(inner) = scheme else { continue };
+            let root = HashChain::root(Namespace::new(scheme, paging(false), by).expect("a number"));
+            let whole = extend(&root, &[1, 2, 3, 4]);
+            let hasher = Hasher::new(inner, by.process, Some(adapter), Some("s")).expect("a number");
+            let none = PageKeys::default();
+            let first = hasher.block(None, TokenSlice::U32(&[1, 2]), &none);
+            let second = hasher.block(Some(&first), TokenSlice::U32(&[3, 4]), &none);
+            assert_eq!(whole.digests(), [first, second]);
+            assert_eq!(extend(&extend(&root, &[1, 2]), &[3, 4]).digests(), [second]);
+            assert_eq!(whole.ids().last(), Some(inner.id(&second).cast_signed()));
+            let bytes = scheme.digest_bytes(&second);
+            assert_eq!(scheme.digest_of(bytes), Some(second));
+            assert_eq!(scheme.digest_of(&bytes[1..]), None);
+        }
     }
 }

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::coalesce::{Cap, Level, Waiting, Window};
-use crate::hash::chain::{HashChain, Scheme};
+use crate::hash::chain::HashChain;
+use crate::hash::namespace::Scheme;
 use crate::hash::sglang::EventFormat;
 use crate::tokens::TokenSlice;
 use crate::wire::{Dialect, NoPlace, Writer, begin_batch, end_batch};
