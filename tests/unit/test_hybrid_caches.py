@@ -12,6 +12,7 @@ from kvevents.caches import (
     SWARadixCache,
     UnifiedRadixCache,
 )
+from kvevents.caches.window import WindowComponent
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import BlockStored
 from radix_prompts import A, B, C, D, X, removals, stores
@@ -108,6 +109,19 @@ class TestWindow:
         cache.evict(window_tokens=8)
         assert [cache.match_prefix(prompt).length for prompt in (A, B, C)] == [4, 0, 0]
 
+    def test_nothing_is_remembered_of_what_is_gone(self) -> None:
+        cache = hybrid(SlidingWindow(4), Mamba(4))
+        for first in range(100):
+            cache.insert([first, 0, 0, 0])
+            cache.evict(4)
+        window, state = cache._beside
+        assert not window._victims._entries
+        assert not state._victims._entries
+        cache.lock(cache.insert(A).node)
+        cache.reset()
+        assert isinstance(window, WindowComponent)
+        assert not window._locked
+
     def test_window_start_takes_whole_pages(self) -> None:
         cache = hybrid(SlidingWindow(4))
         for start in (-4, 3):
@@ -182,6 +196,14 @@ class TestMix:
         cache.insert(A + B + C, window_start=8)
         assert cache.match_prefix(A + B).length == 4
         assert cache.match_prefix(A + B + C).length == 12
+
+    def test_both_parts_of_a_split_keep_the_time_of_their_use(self) -> None:
+        cache = hybrid(SlidingWindow(8), Mamba(4))
+        cache.insert(X)
+        cache.insert(A + B)
+        assert cache.match_prefix(A + C).length == 0  # there is no state at A: it was not used
+        cache.evict(window_tokens=1)
+        assert (cache.match_prefix(X).length, cache.match_prefix(A + B).length) == (0, 8)
 
 
 class TestCallersSlots:
