@@ -2,8 +2,8 @@
 
 from kvevents.caches.block_pool import BlockPoolCache, CachedRun
 from kvevents.caches.cache import PrefixCache
-from kvevents.caches.components import FullAttention, Layers, Mamba, SlidingWindow
 from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU, TailLRU
+from kvevents.caches.layers import FullAttention, Layers, Mamba, SlidingWindow
 from kvevents.caches.mamba import MambaRadixCache
 from kvevents.caches.node import Node
 from kvevents.caches.radix import RadixCache

@@ -8,11 +8,11 @@ from kvevents._core.tokens import TokenPages
 from kvevents.caches.announcer import Announcer
 from kvevents.caches.clock import Clock
 from kvevents.caches.component import Component, Insertion
-from kvevents.caches.components import Layers, slots_of
 from kvevents.caches.eviction import EvictionPolicy, find_policy
 from kvevents.caches.evictor import Evictor
 from kvevents.caches.full import FullComponent
 from kvevents.caches.inputs import Slots, Tokens
+from kvevents.caches.layers import Layers, slots_of
 from kvevents.caches.node import Node
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.slots import SlotAllocator, join
@@ -62,7 +62,7 @@ class PrefixCache:
         self._components: list[Component] = [self._full, *self._beside]
         self._by_group = {component.group: component for component in self._components}
         self._clock = clock
-        self._tree = Tree(page_size, bigram=bigram, clock=clock, layers=self._components)
+        self._tree = Tree(page_size, bigram=bigram, clock=clock, contents=self._components)
         self._evictor = Evictor(self._tree, self._full, self._beside)
         self._recorder.clear()
 
@@ -188,7 +188,8 @@ class PrefixCache:
         """Free at least so much of each component if so much is evictable: in the order of each, all or nothing a node.
 
         A leaf of the tree goes as a whole. Inside the tree a node that loses its window loses its state too, since no
-        prompt could end there any more; its full-attention KV stays, and nothing is announced.
+        prompt could end there any more; its full-attention KV stays, and that announces nothing unless groups are
+        announced.
 
         Args:
             num_tokens: units of full attention, by the policy's order.

@@ -198,10 +198,9 @@ class Component(ABC):
             self._protected += len(part.slots)
         part.locks += 1
 
-    def _let_go(self, node: Node, part: Holder) -> None:
+    def _let_go(self, part: Holder) -> None:
         """Count a lock less."""
         part.locks -= 1
         if not part.locks and part.slots is not None:
             self._evictable += len(part.slots)
             self._protected -= len(part.slots)
-            self._victims.offer(node)

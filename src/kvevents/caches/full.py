@@ -51,7 +51,7 @@ class FullComponent(Component):
         return found[::-1]
 
     def used(self, node: Node) -> None:
-        self._victims.offer(node)
+        self._offer_lowest(node)
 
     def lock(self, node: Node, *, whole: bool = False) -> None:  # noqa: ARG002 - what is needed is the whole path
         at = node
@@ -62,8 +62,9 @@ class FullComponent(Component):
     def unlock(self, node: Node) -> None:
         at = node
         while at.parent is not None:
-            self._let_go(at, at)
+            self._let_go(at)
             at = at.parent
+        self._offer_lowest(node)
 
     def split(self, upper: Node, lower: Node) -> None:
         upper.locks = lower.locks
@@ -86,6 +87,13 @@ class FullComponent(Component):
             if node.slots is None:
                 self.hold(node, slots[taken : taken + node.length], insertion.session_id)
                 taken += node.length
+
+    def _offer_lowest(self, node: Node) -> None:
+        """Offer the lowest node that has something to lose, from `node` upwards; none above it has."""
+        at = node
+        while at.slots is None and at.parent is not None:
+            at = at.parent
+        self._victims.offer(at)
 
     def check_integrity(self, nodes: Sequence[Node]) -> None:
         super().check_integrity(nodes)

@@ -54,7 +54,8 @@ class StateComponent(Component):
         self._keep(node.parts[self._index])
 
     def unlock(self, node: Node) -> None:
-        self._let_go(node, node.parts[self._index])
+        self._let_go(node.parts[self._index])
+        self._victims.offer(node)
 
     def split(self, upper: Node, lower: Node) -> None:
         """The state is that of the lower part's end."""

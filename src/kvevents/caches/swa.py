@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from kvevents.caches.components import SlidingWindow
+from kvevents.caches.layers import SlidingWindow
 from kvevents.caches.settings import CacheSettings
 from kvevents.caches.slots import SlotAllocator
 from kvevents.caches.unified import UnifiedRadixCache

@@ -24,8 +24,8 @@ class Walk(NamedTuple):
     """The lowest node the clock stamped: `end`, or the part below it that was split off."""
 
 
-class Layer(Protocol):
-    """Data on the nodes, which follows them when they are split."""
+class Contents(Protocol):
+    """What the nodes hold."""
 
     def split(self, upper: Node, lower: Node, /) -> None:
         """`upper` is new and has the first pages of what was `lower`; divide what that held between them."""
@@ -40,14 +40,14 @@ class Tree:
         page_size: units in a page.
         bigram: units are pairs of neighbouring tokens.
         clock: stamps the nodes.
-        layers: what the nodes hold.
+        contents: what the nodes hold.
     """
 
-    def __init__(self, page_size: int, *, bigram: bool, clock: Clock, layers: Sequence[Layer] = ()) -> None:
+    def __init__(self, page_size: int, *, bigram: bool, clock: Clock, contents: Sequence[Contents] = ()) -> None:
         self.page_size = page_size
         self.bigram = bigram
         self._clock = clock
-        self._layers = layers
+        self._contents = contents
         self._roots: dict[Namespace, Node] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -125,8 +125,8 @@ class Tree:
         node.length -= upper.length
         node.parent = upper
         upper.children[node.pages.key(0)] = node
-        for layer in self._layers:
-            layer.split(upper, node)
+        for each in self._contents:
+            each.split(upper, node)
         self._clock.split(upper, node)
         return upper
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from kvevents.caches.cache import PrefixCache
 from kvevents.caches.clock import StepClock
-from kvevents.caches.components import FullAttention, Layers, Mamba
 from kvevents.caches.eviction import EvictionPolicy
+from kvevents.caches.layers import FullAttention, Layers, Mamba
 from kvevents.caches.slots import SlotAllocator
 from kvevents.errors import ConfigError
 from kvevents.hashing import EventFormat
@@ -19,10 +19,10 @@ class UnifiedRadixCache(PrefixCache):
     a state that is lost inside the tree, or comes back, is nobody's news. A match ends where the prompt can be
     continued: where the window is whole and where there is a state.
 
-    What `RadixCache` says about namespaces, event formats and slots holds here too. Each component has an allocator of
-    its own (`allocator`, `window_allocator`, `state_allocator`). `insert` without slots takes what it needs from all of
-    them. With slots, the cache also keeps the `window_slots` of the units in `window_kept`, and the `state_slot` if
-    `state_kept`; all others stay the caller's.
+    What `RadixCache` says about namespaces, event formats and slots holds here too. Each component has a name (`full`,
+    `sliding_window`, `mamba`) and an allocator of its own, in `allocators`. `insert` without slots takes what it needs
+    from all of them. With slots, the cache also keeps the `window_slots` of the units in `window_kept`, and the
+    `state_slot` if `state_kept`; all others stay the caller's.
 
     Args:
         components: `FullAttention()`, `SlidingWindow(...)`, `Mamba(...)`, each at most once, in any order.

@@ -93,7 +93,8 @@ class WindowComponent(Component):
         at = node
         while locked > 0:
             assert at.parent is not None, f"the lock of {node} began above its root"
-            self._let_go(at, at.parts[self._index])
+            self._let_go(at.parts[self._index])
+            self._victims.offer(at)
             locked -= at.length
             at = at.parent
 
