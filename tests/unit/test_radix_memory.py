@@ -155,6 +155,7 @@ class TestLocks:
     def test_unlock_without_lock_is_an_error(self) -> None:
         cache = radix()
         node = cache.insert(A).node
+        cache.lock(cache.insert(A + C).node)
         for unlocked in (node, cache.match_prefix(B).node):
             with pytest.raises(ValueError, match="not locked"):
                 cache.unlock(unlocked)

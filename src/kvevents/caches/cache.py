@@ -226,13 +226,12 @@ class PrefixCache:
         Raises:
             ValueError: the node is not in the cache any more.
         """
-        if node.is_root:
-            node.locks += 1
-            return
-        if node not in self._tree:
-            raise ValueError("lock: the node has left the cache; match the prompt again and lock what that returns")
-        for component in self._components:
-            component.lock(node)
+        if not node.is_root:
+            if node not in self._tree:
+                raise ValueError("lock: the node has left the cache; match the prompt again and lock what that returns")
+            for component in self._components:
+                component.lock(node)
+        node.held += 1
 
     def unlock(self, node: Node) -> None:
         """Undo one `lock` of this node. What was locked before a `reset` may be unlocked after it, to no effect.
@@ -240,18 +239,12 @@ class PrefixCache:
         Raises:
             ValueError: it is not locked.
         """
-        if not node.locks:
+        if not node.held:
             raise ValueError("unlock: the node is not locked")
-        if node.is_root:
-            node.locks -= 1
-        elif node in self._tree:
+        node.held -= 1
+        if not node.is_root and node in self._tree:
             for component in reversed(self._components):
                 component.unlock(node)
-        else:
-            at = node
-            while at.parent is not None:
-                at.locks -= 1
-                at = at.parent
 
     def reset(self) -> None:
         """Drop everything, locked or not, and announce that nothing is held any more."""

@@ -98,6 +98,6 @@ class FullComponent(Component):
     def check_integrity(self, nodes: Sequence[Node]) -> None:
         super().check_integrity(nodes)
         for node in nodes:
-            below = sum(child.locks for child in node.children.values())
-            assert node.locks >= below, f"{node} has fewer locks than the nodes below it, {below}"
+            locks = node.held + sum(child.locks for child in node.children.values())
+            assert node.locks == locks, f"{node} is locked {locks} times, with those below it"
             assert node.slots is None or len(node.slots) == node.length, f"{node} has {len(node.slots)} slots"

@@ -53,7 +53,8 @@ class Node:
         end: units from the start of the prompt to the run's end.
         reach: the largest `end` that the branch through this node ever had; eviction does not lower it.
         slots: where the full-attention KV is, one slot a unit; None where it is not on the device.
-        locks: how many holders the run or a run below it has.
+        held: how often the node itself is locked.
+        locks: how often it or a node below it is.
         parts: what the node has of each further component, in the cache's order.
         last_access: the clock's reading when a walk last came by.
         created: the clock's reading when the node was made.
@@ -66,6 +67,7 @@ class Node:
         "children",
         "created",
         "end",
+        "held",
         "hits",
         "last_access",
         "length",
@@ -96,6 +98,7 @@ class Node:
         self.end = length
         self.reach = length
         self.slots = slots
+        self.held = 0
         self.locks = 0
         self.parts = tuple([Part() for _ in range(parts)]) if parts else ()
         self.last_access: float = 0
