@@ -4,4 +4,5 @@ pub mod chain;
 pub mod content;
 pub mod namespace;
 pub mod sglang;
+mod sha256;
 pub mod vllm;

@@ -145,11 +145,10 @@ impl Hashing {
         })
     }
 
-    /// The digest of a page below `prior`; None above the first page of a prompt. Keys are vLLM's.
-    fn page(&self, prior: Option<&Digest>, page: TokenSlice<'_>, bigram: bool, keys: &PageKeys) -> Digest {
+    /// The digest of a page below `prior`; None above the first page of a prompt. `pages` is SGLang's, keys are vLLM's.
+    fn page(&self, prior: Option<&Digest>, page: TokenSlice<'_>, pages: &mut sglang::Pages, keys: &PageKeys) -> Digest {
         match self {
-            Self::Sglang { seed } if bigram => sglang::bigram_page_digest(prior.or(seed.as_ref()), page),
-            Self::Sglang { seed } => sglang::page_digest(prior.or(seed.as_ref()), page),
+            Self::Sglang { seed } => pages.digest(prior.or(seed.as_ref()), page),
             Self::Vllm(hasher) => hasher.block(prior, page, keys),
             Self::Content { root } => {
                 let parent = prior.map_or(*root, |prior| sglang::page_id(prior).cast_unsigned());
@@ -200,11 +199,12 @@ impl Namespace {
         let overlap = usize::from(self.paging.is_bigram());
         let size = self.paging.page_size();
         let units = tokens.len().saturating_sub(overlap);
+        let mut pages = sglang::Pages::new(self.paging, tokens.len());
         (0..units.div_ceil(size)).map(move |page| {
             let end = units.min((page + 1) * size) + overlap;
             let keys = keys.get(page).unwrap_or(&none);
             let page = tokens.slice(page * size, end);
-            let digest = self.hashing.page(prior.as_ref(), page, overlap == 1, keys);
+            let digest = self.hashing.page(prior.as_ref(), page, &mut pages, keys);
             prior = Some(digest);
             digest
         })

@@ -2,7 +2,6 @@
 //!
 //! The digest of a page covers the full digest of the page before it and the page's token ids; engines announce its first
 //! eight bytes. A salt seeds the chain; an adapter (or, in the `dynamo` format, any namespace) *wraps* the announced ids.
-//! `sha2` uses SHA-NI where the processor has it, asked at run time; 32-bit ids are hashed where they lie.
 //! Pinned by `tests/golden/test_hashes.py` against streams of SGLang 0.5.23.
 
 use std::borrow::Cow;
@@ -10,6 +9,8 @@ use std::borrow::Cow;
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
+use super::sha256::Chained;
+use crate::pages::Paging;
 use crate::tokens::TokenSlice;
 
 /// The full digest of a page: what the next page's digest is chained to.
@@ -35,6 +36,58 @@ pub fn bigram_page_digest(prior: Option<&Digest>, page: TokenSlice<'_>) -> Diges
         TokenSlice::U64(ids) => update(&mut hasher, TokenSlice::U64(&pairs(ids))),
     }
     hasher.finalize().into()
+}
+
+/// Hashes page after page of a prompt.
+pub(super) struct Pages {
+    paging: Paging,
+    /// Of whole pages whose ids fit 32 bits; none if no page is whole.
+    messages: Option<Chained>,
+}
+
+impl Pages {
+    /// For the pages of so many tokens, cut so.
+    pub fn new(paging: Paging, tokens: usize) -> Self {
+        let members = if paging.is_bigram() { 2 } else { 1 };
+        let message = || Chained::new(members * paging.page_size() * size_of::<u32>());
+        Self {
+            paging,
+            messages: (paging.count(tokens) > 0).then(message),
+        }
+    }
+
+    /// The digest of a page; the last one of a prompt may be shorter.
+    pub fn digest(&mut self, prior: Option<&Digest>, page: TokenSlice<'_>) -> Digest {
+        let is_whole = (self.paging.count(page.len()), self.paging.left_over(page.len())) == (1, 0);
+        if let (Some(messages), Some(prior), true, true) = (&mut self.messages, prior, is_whole, page.is_narrow()) {
+            return match (page, self.paging.is_bigram()) {
+                (TokenSlice::U32(ids), false) => messages.digest(prior, |out| fill(out, ids.iter().copied())),
+                (TokenSlice::U64(ids), false) => {
+                    messages.digest(prior, |out| fill(out, ids.iter().map(|&id| id as u32)))
+                }
+                (TokenSlice::U32(ids), true) => messages.digest(prior, |out| fill(out, members(ids))),
+                (TokenSlice::U64(ids), true) => {
+                    messages.digest(prior, |out| fill(out, members(ids).map(|id| id as u32)))
+                }
+            };
+        }
+        if self.paging.is_bigram() {
+            bigram_page_digest(prior, page)
+        } else {
+            page_digest(prior, page)
+        }
+    }
+}
+
+fn fill(out: &mut [u8], ids: impl Iterator<Item = u32>) {
+    for (out, id) in out.as_chunks_mut().0.iter_mut().zip(ids) {
+        *out = id.to_le_bytes();
+    }
+}
+
+/// Both members of each pair of neighbours.
+fn members<T: Copy>(ids: &[T]) -> impl Iterator<Item = T> {
+    ids.windows(2).flatten().copied()
 }
 
 /// What stands in for the digest before the first page in a salted namespace.
@@ -145,7 +198,7 @@ fn little_endian_bytes(ids: &[u32]) -> Cow<'_, [u8]> {
 
 /// Both members of each pair of neighbours; on the stack for pages of up to 64 pairs.
 fn pairs<T: Copy>(ids: &[T]) -> SmallVec<[T; 128]> {
-    ids.windows(2).flatten().copied().collect()
+    members(ids).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! Events of a recorder that wait to be taken and may still grow.
 
+use std::borrow::Cow;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::coalesce::merge::View;
 use crate::coalesce::{Act, Barrier, Cap, Encoded, Next, Scope, Standing, Waiting, frame_bytes};
+use crate::index::Tier;
 use crate::pages::Paging;
 use crate::tokens::TokenSlice;
 use crate::wire::{Field, Tag};
@@ -26,7 +29,7 @@ pub struct Group<'a> {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub kind: Kind,
-    pub medium: Box<str>,
+    pub medium: Cow<'static, str>,
     pub group_idx: Option<u64>,
     pub engine: Engine,
     /// Announced ids of the blocks; signed or not is the dialect's affair.
@@ -166,14 +169,14 @@ impl Next<Pending> for Incoming<'_> {
     fn begin(self) -> Pending {
         let mut event = Pending {
             kind: Kind::Cleared,
-            medium: Box::default(),
+            medium: Cow::Borrowed(""),
             group_idx: None,
             engine: Engine::default(),
             ids: Vec::new(),
         };
         match self.head {
             Head::Stored { parent, fields } => {
-                event.medium = fields.medium.into();
+                event.medium = kept(fields.medium);
                 event.group_idx = fields.group.map(|group| group.index);
                 event.engine = fields.engine;
                 event.kind = Kind::Stored(Stored {
@@ -188,7 +191,7 @@ impl Next<Pending> for Incoming<'_> {
                 });
             }
             Head::Removed(fields) => {
-                event.medium = fields.medium.into();
+                event.medium = kept(fields.medium);
                 event.group_idx = fields.group_idx;
                 event.engine = fields.engine;
                 event.kind = Kind::Removed;
@@ -198,6 +201,12 @@ impl Next<Pending> for Incoming<'_> {
         self.fold(&mut event);
         event
     }
+}
+
+/// A tier's name, without a copy of it where the name is a common one.
+fn kept(medium: &str) -> Cow<'static, str> {
+    let known = Tier::ALL.into_iter().map(Tier::name).find(|name| *name == medium);
+    known.map_or_else(|| Cow::Owned(medium.to_owned()), Cow::Borrowed)
 }
 
 /// No more bytes than these are written for the tokens.

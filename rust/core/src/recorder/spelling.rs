@@ -74,9 +74,18 @@ impl Fields for Spelled<'_> {
 
 impl Spelled<'_> {
     fn id(&self, id: u64, out: &mut Writer) {
-        match self.engine {
-            Engine::Sglang => out.int(id.cast_signed()),
-            Engine::Vllm => out.uint(id),
+        let signed = id.cast_signed();
+        let (is_long, mark) = match self.engine {
+            // No branch on the sign: it is as good as random.
+            Engine::Sglang => (signed >> 32 != 0 && signed >> 31 != -1, 0xcf + 4 * u8::from(signed < 0)),
+            Engine::Vllm => (id >> 32 != 0, 0xcf),
+        };
+        if is_long {
+            let mut bytes = [mark; 9];
+            bytes[1..].copy_from_slice(&id.to_be_bytes());
+            out.raw(&bytes);
+        } else {
+            out.int(signed);
         }
     }
 

@@ -9,6 +9,8 @@ mod limits;
 mod names;
 mod read;
 mod units;
+#[cfg(target_arch = "x86_64")]
+mod units_x86;
 mod values;
 mod write;
 mod writer;

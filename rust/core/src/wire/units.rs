@@ -16,11 +16,13 @@ impl Writer {
     /// Token ids, without an array around them.
     pub fn ids(&mut self, ids: TokenSlice<'_>) {
         match ids {
-            TokenSlice::U32(ids) => ids.chunks(CHUNK).for_each(|ids| self.narrow_ids(ids.iter().copied())),
+            TokenSlice::U32(ids) => self.narrow_ids(ids),
             TokenSlice::U64(ids) => {
                 for ids in ids.chunks(CHUNK) {
                     if is_narrow(ids) {
-                        self.narrow_ids(ids.iter().map(|&id| id as u32));
+                        let mut narrow = [0; CHUNK];
+                        narrow.iter_mut().zip(ids).for_each(|(narrow, &id)| *narrow = id as u32);
+                        self.narrow_ids(&narrow[..ids.len()]);
                     } else {
                         ids.iter().copied().for_each(|id| self.uint(id));
                     }
@@ -48,11 +50,22 @@ impl Writer {
         }
     }
 
-    /// At most a chunk of them.
-    fn narrow_ids(&mut self, ids: impl Iterator<Item = u32>) {
-        let mut line = Line::<{ ID_BYTES * CHUNK + SLACK }>::new();
-        ids.for_each(|id| line.put(encoded(id)));
-        self.raw(line.bytes());
+    fn narrow_ids(&mut self, ids: &[u32]) {
+        #[cfg(target_arch = "x86_64")]
+        if super::units_x86::append(self.buffer(), ids) {
+            return;
+        }
+        self.narrow_ids_one_by_one(ids);
+    }
+
+    fn narrow_ids_one_by_one(&mut self, ids: &[u32]) {
+        for ids in ids.chunks(CHUNK) {
+            let mut line = Line::<{ ID_BYTES * CHUNK + SLACK }>::new();
+            for &id in ids {
+                line.put(encoded(id));
+            }
+            self.raw(line.bytes());
+        }
     }
 
     /// The pairs of at most a chunk and one id.
@@ -143,6 +156,11 @@ mod tests {
                 expected_pairs.array(2);
                 expected_pairs.uint(pair[0]);
                 expected_pairs.uint(pair[1]);
+            }
+            if let TokenVec::U32(ids) = &smallest {
+                let mut written = Writer::new();
+                written.narrow_ids_one_by_one(ids);
+                prop_assert_eq!(&written, &expected_ids);
             }
             for tokens in [TokenSlice::U64(&ids), smallest.as_slice()] {
                 let (mut written_ids, mut written_pairs) = (Writer::new(), Writer::new());

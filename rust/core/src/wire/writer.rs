@@ -32,6 +32,11 @@ impl Writer {
         &self.bytes
     }
 
+    /// For values that are laid out elsewhere.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
     /// Nothing.
     pub fn nil(&mut self) {
         self.bytes.push(0xc0);
