@@ -1,7 +1,10 @@
 """How a component says what it holds."""
 
+from typing import Self
+
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.node import Node
+from kvevents.events import StorageMedium
 from kvevents.hashing import HashChain
 from kvevents.recorder import CacheGroup, EventRecorder
 
@@ -11,11 +14,20 @@ class Announcer:
 
     Args:
         recorder: where events go.
+        medium: the tier that it is about.
         group: who announces, in a cache that tells its groups apart.
         silent: changes of this component are nobody's news.
     """
 
-    def __init__(self, recorder: EventRecorder, *, group: CacheGroup | None = None, silent: bool = False) -> None:
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        *,
+        medium: StorageMedium = StorageMedium.GPU,
+        group: CacheGroup | None = None,
+        silent: bool = False,
+    ) -> None:
+        self.medium = medium
         self._recorder = recorder
         self._group = group
         self._silent = silent
@@ -23,12 +35,18 @@ class Announcer:
     def stored(self, node: Node, session_id: str | None = None) -> None:
         """A node has its data now."""
         if not self._silent:
-            self._recorder.store(self.chain(node), self.pages(node), session_id=session_id, group=self._group)
+            self._recorder.store(
+                self.chain(node), self.pages(node), medium=self.medium, session_id=session_id, group=self._group
+            )
 
     def removed(self, node: Node) -> None:
         """A node has lost its data."""
         if not self._silent:
-            self._recorder.remove(self.chain(node), group=self._group)
+            self._recorder.remove(self.chain(node), medium=self.medium, group=self._group)
+
+    def below(self, medium: StorageMedium) -> Self:
+        """One that says the same of another tier."""
+        return type(self)(self._recorder, medium=medium, group=self._group, silent=self._silent)
 
     def ids(self, node: Node) -> memoryview:
         """What the node's blocks are called in events, int64."""

@@ -301,7 +301,7 @@ class PrefixCache:
 
     def _usable(self, path: list[Node]) -> list[Node]:
         """The part of a path that a prompt can be continued from."""
-        gates = [component.gate() for component in self._components]
+        gates = [component.gate(component.has) for component in self._components]
         usable = 0
         for index, node in enumerate(path, 1):
             if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvevents.caches.announcer import Announcer
-from kvevents.caches.component import Component, Gate, Insertion
+from kvevents.caches.component import Component, Gate, Has, Insertion
 from kvevents.caches.eviction import EvictionPolicy, Order
 from kvevents.caches.node import Holder, Node
 from kvevents.caches.slots import SlotAllocator
@@ -38,8 +38,20 @@ class FullComponent(Component):
             return False
         return not node.children or all(child.slots is None for child in node.children.values())
 
-    def gate(self) -> Gate:
-        return lambda node: node.slots is not None
+    def gate(self, has: Has) -> Gate:
+        return has
+
+    def span(self, node: Node) -> list[Node]:
+        path = []
+        at = node
+        while at.parent is not None:
+            path.append(at)
+            at = at.parent
+        return path[::-1]
+
+    def returned(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._victims.offer(node)
 
     def needed(self, node: Node) -> "Sequence[array[int]]":
         found = []

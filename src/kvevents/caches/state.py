@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvevents.caches.announcer import Announcer
-from kvevents.caches.component import Component, Gate, Insertion
+from kvevents.caches.component import Component, Gate, Has, Insertion
 from kvevents.caches.eviction import Order
 from kvevents.caches.node import Node, Part
 from kvevents.caches.slots import SlotAllocator
@@ -36,9 +36,15 @@ class StateComponent(Component):
     def order(self, node: Node) -> Order:
         return (node.parts[self._index].used,)
 
-    def gate(self) -> Gate:
-        index = self._index
-        return lambda node: node.parts[index].slots is not None
+    def gate(self, has: Has) -> Gate:
+        return has
+
+    def span(self, node: Node) -> list[Node]:
+        return [] if node.is_root else [node]
+
+    def returned(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self.used(node)
 
     def needed(self, node: Node) -> "Sequence[array[int]]":
         slots = node.parts[self._index].slots if node.parts else None

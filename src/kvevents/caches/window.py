@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvevents.caches.announcer import Announcer
-from kvevents.caches.component import Component, Gate, Insertion
+from kvevents.caches.component import Component, Gate, Has, Insertion
 from kvevents.caches.eviction import Order
 from kvevents.caches.node import Node, Part
 from kvevents.caches.slots import SlotAllocator
@@ -45,13 +45,13 @@ class WindowComponent(Component):
     def order(self, node: Node) -> Order:
         return node.parts[self._index].used, node.end
 
-    def gate(self) -> Gate:
-        index, size = self._index, self.size
+    def gate(self, has: Has) -> Gate:
+        size = self.size
         unbroken = size  # from the start of the prompt on there is no gap
 
         def reaches(node: Node) -> bool:
             nonlocal unbroken
-            unbroken = 0 if node.parts[index].slots is None else unbroken + node.length
+            unbroken = unbroken + node.length if has(node) else 0
             return unbroken >= size
 
         return reaches
@@ -65,6 +65,21 @@ class WindowComponent(Component):
             wanted -= at.length
             at = at.parent
         return found[::-1]
+
+    def span(self, node: Node) -> list[Node]:
+        path = []
+        reached = 0
+        at = node
+        while at.parent is not None and reached < self.size:
+            path.append(at)
+            reached += at.length
+            at = at.parent
+        return path[::-1]
+
+    def returned(self, nodes: Sequence[Node]) -> None:
+        self._uses += 1
+        for node in nodes:
+            self._use(node)
 
     def used(self, node: Node) -> None:
         self._uses += 1
