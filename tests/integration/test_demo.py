@@ -77,8 +77,11 @@ def test_figures_agree_with_each_other_and_the_index_with_the_engines() -> None:
     assert "kv: 40 of 40 requests ended" in notes
 
 
-def test_small_caches_evict_and_the_index_still_agrees() -> None:
-    code, report, _ = run("--limit", "40", "--speed", "20", "--cache-tokens", "130048", "--policy", "kv")
+@pytest.mark.parametrize("cache", ["radix", "block_pool"])
+def test_small_caches_evict_and_the_index_still_agrees(cache: str) -> None:
+    code, report, _ = run(
+        *("--limit", "40", "--speed", "20", "--cache", cache, "--cache-tokens", "130048", "--policy", "kv")
+    )
     assert code == 0
     (policy,) = report["policies"]
     assert policy["failures"] == 0

@@ -10,6 +10,7 @@ from cyclopts import Parameter, validators
 from kvevents.cli.figures import print_report
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
+from kvevents.engine.config import CacheName
 from kvevents.errors import ConfigError
 from kvevents.simulation.demo import DemoSettings, run_demo
 
@@ -27,6 +28,7 @@ def demo(
     trace: Path | None = None,
     limit: Count = 500,
     speed: Rate = 10.0,
+    cache: CacheName = "radix",
     page_size: Count = 64,
     dp_size: Count = 1,
     policy: Policies = ("round_robin", "kv"),
@@ -50,6 +52,7 @@ def demo(
         trace: Requests to replay, a Mooncake trace (JSONL); by default 330 s of chat traffic.
         limit: Requests to take from its start.
         speed: Trace seconds per real second.
+        cache: What kind of engines: radix are like SGLang, block_pool like vLLM.
         page_size: Tokens in a page of KV cache.
         dp_size: Data-parallel ranks of each engine.
         policy: Routing policies to run, in this order.
@@ -65,6 +68,7 @@ def demo(
         limit=limit,
         workers=workers,
         dp_size=dp_size,
+        cache=cache,
         page_size=page_size,
         speed=speed,
         policies=policy,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from kvevents.engine.config import CacheName
 from kvevents.errors import TransportError
 from kvevents.simulation.announcements import Listener, event_figures
 from kvevents.simulation.comparison import RankComparison, compare
@@ -37,6 +38,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
         limit: requests from its start; None takes all.
         workers: engines.
         dp_size: ranks of each.
+        cache: the engines' cache, and with it their kind.
         page_size: tokens in a page.
         speed: trace seconds per real second.
         policies: run in this order, each on fresh engines.
@@ -49,6 +51,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = 500
     workers: int = 4
     dp_size: int = 1
+    cache: CacheName = "radix"
     page_size: int = 64
     speed: float = 10.0
     policies: Sequence[str] = ("round_robin", "kv")
@@ -110,6 +113,7 @@ def fleet_settings(settings: DemoSettings, trace: Trace) -> FleetSettings:
     return FleetSettings(
         workers=settings.workers,
         dp_size=settings.dp_size,
+        cache=settings.cache,
         page_size=settings.page_size,
         cache_tokens=settings.cache_tokens or pages * settings.page_size,
         prefill_tokens_per_s=settings.prefill_tokens_per_s or HEADROOM * demand,

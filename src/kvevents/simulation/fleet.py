@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from kvevents.engine.config import CacheName
 from kvevents.errors import TransportError
 from kvevents.simulation.children import Child
 
@@ -19,6 +20,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         workers: engines.
         dp_size: ranks of each engine.
+        cache: the engines' cache, and with it their kind.
         page_size: tokens in a page.
         cache_tokens: KV cache of each rank, in tokens.
         prefill_tokens_per_s: prompt tokens that each rank computes per engine second.
@@ -29,6 +31,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: int
     dp_size: int = 1
+    cache: CacheName = "radix"
     page_size: int = 64
     cache_tokens: int
     prefill_tokens_per_s: float
@@ -100,9 +103,10 @@ async def _start_all(children: list[Child], commands: list[tuple[str, list[str]]
 
 def _engine_arguments(settings: FleetSettings) -> list[str]:
     events = {"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0"}
-    options = {
+    options: dict[str, object] = {
         "port": 0,
         "dp-size": settings.dp_size,
+        "cache": settings.cache,
         "page-size": settings.page_size,
         "max-total-tokens": settings.cache_tokens,
         "prefill-tokens-per-second": settings.prefill_tokens_per_s,
