@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from kvevents.caches import BlockPoolCache
 from kvevents.engine.outputs import output_tokens
@@ -11,6 +11,7 @@ from kvevents.engine.scheduler import Progress
 from kvevents.engine.timing import TimingModel
 from kvevents.engine.vllm.scheduler import VllmScheduler
 from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent
+from kvevents.recorder import EventRecorder
 
 PAGE = 4
 TIMING = TimingModel(prefill_tokens_per_second=1000, decode_step_ms=10, decode_step_per_request_ms=1)
@@ -27,8 +28,10 @@ class VllmBench:
         max_tokens: int = 1000,
         max_running: int = 8,
         asynchronous: bool = False,
+        coalesce: Literal["off", "adjacent", "chain", "compact"] = "off",
     ) -> None:
-        self.cache = BlockPoolCache(num_blocks=blocks + 1, page_size=page_size)
+        recorder = EventRecorder(page_size, coalesce=coalesce)
+        self.cache = BlockPoolCache(num_blocks=blocks + 1, page_size=page_size, recorder=recorder)
         self.scheduler = VllmScheduler(
             self.cache, TIMING, max_tokens=max_tokens, max_running=max_running, asynchronous=asynchronous
         )

@@ -1,8 +1,9 @@
 """Laws of vLLM's scheduler over a block pool, for any requests in any order."""
 
 from array import array
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,8 +37,11 @@ class Load(NamedTuple):
     max_running: int
     arrivals: list[Arrival]
 
-    def bench(self, *, asynchronous: bool = False) -> VllmBench:
+    def bench(
+        self, *, asynchronous: bool = False, coalesce: Literal["off", "adjacent", "chain", "compact"] = "off"
+    ) -> VllmBench:
         return VllmBench(
+            coalesce=coalesce,
             blocks=self.blocks,
             page_size=self.page_size,
             max_tokens=self.max_tokens,
@@ -101,6 +105,25 @@ def test_every_request_ends_and_no_block_is_lost_or_used_twice(load: Load, async
         assert request.cached is not None
         assert 0 <= request.cached < len(arrival.prompt)
         assert request.cached % load.page_size == 0
+
+
+@pytest.mark.parametrize("level", ["adjacent", "chain", "compact"])
+@given(load=loads(aborts=False))
+def test_coalescing_says_the_same_of_what_is_held_after_each_batch(
+    level: Literal["adjacent", "chain", "compact"], load: Load
+) -> None:
+    bench = load.bench(coalesce=level)
+    plain = load.bench()
+    residency = Residency()
+    for arrival in load.arrivals:
+        for each in (bench, plain):
+            each.add(arrival.prompt, arrival.outputs)
+    while plain.step():
+        bench.step()
+        residency.apply(bench.events)
+        bench.batches.clear()
+        assert {block % 2**64 for block, _ in bench.cache.holdings()} == {block for block, _ in residency.held()}
+        assert bench.cache.holdings() == plain.cache.holdings()
 
 
 @given(load=loads(aborts=False))

@@ -3,9 +3,10 @@
 import pytest
 
 from kvevents.caches import BlockPoolCache
+from kvevents.caches.block_pool import VllmHashScheme
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, StorageMedium
-from kvevents.hashing import HashChain
+from kvevents.hashing import HashChain, block_hashes
 from kvevents.recorder import EventRecorder
 from kvevents.wire import decode_batch
 
@@ -210,6 +211,21 @@ class TestEvents:
         assert (stored.lora_name, stored.cache_salt) == ("adapter", None)
         assert (stored.group_idx, stored.kv_cache_spec_kind) == (0, "full_attention")
 
+    @pytest.mark.parametrize(
+        "scheme", ["vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor", "vllm-builtin"]
+    )
+    def test_ids_are_those_of_the_scheme(self, scheme: VllmHashScheme) -> None:
+        cache = pool(4, scheme=scheme, hash_seed="7")
+        cache.insert(tokens(0, 12))
+        cache.insert(tokens(100, 12))
+        ids = block_hashes(tokens(0, 12), PAGE, scheme=scheme, hash_seed="7").tolist()
+        if scheme != "vllm-builtin":
+            ids = [block % 2**64 for block in ids]
+        first, *removed = cache.take_events()[:4]
+        assert isinstance(first, BlockStored)
+        assert first.block_hashes == ids
+        assert [event.block_hashes[0] for event in removed if isinstance(event, BlockRemoved)] == ids[::-1]
+
     @pytest.mark.parametrize("dialect", ["vllm", "vllm-array", "sglang"])
     def test_batches_say_in_every_dialect_what_the_events_say(self, dialect: str) -> None:
         one, other = pool(5), pool(5)
@@ -256,6 +272,7 @@ class TestBadInput:
             ({"num_blocks": 1}, "num_blocks: expected at least 2"),
             ({"page_size": 0}, "page_size: expected at least 1, got 0"),
             ({"scheme": "sglang"}, "scheme: expected one of vllm-"),
+            ({"scheme": "vllm-xxhash"}, "hash_seed"),
             ({"recorder": EventRecorder(PAGE + 1)}, "recorder: expected one for pages of 4, got 5"),
         ],
     )

@@ -12,6 +12,8 @@ from kvevents._core.tokens import TokenPages
 __all__ = ["BlockPool"]
 
 _Blocks: TypeAlias = Sequence[int] | ReadableBuffer
+# Public as kvevents.caches.block_pool.VllmHashScheme; stubs import no higher layer.
+_Scheme: TypeAlias = Literal["vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor", "vllm-builtin"]
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 
 @final
@@ -31,9 +33,7 @@ class BlockPool:
         ConfigError: fewer than two blocks, not a scheme of vLLM, or a recorder for another page size.
     """
 
-    def __new__(
-        cls, num_blocks: int, page_size: int, scheme: Literal["vllm-sha256-cbor"], recorder: EventRecorder
-    ) -> BlockPool: ...
+    def __new__(cls, num_blocks: int, page_size: int, scheme: _Scheme, recorder: EventRecorder) -> BlockPool: ...
     @property
     def num_blocks(self) -> int:
         """Blocks, the placeholder among them."""

@@ -1,6 +1,6 @@
 """The prefix cache of vLLM: a pool of blocks, without a tree."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from kvevents._core.block_pool import BlockPool
 from kvevents._core.tokens import TokenPages
@@ -10,6 +10,11 @@ from kvevents.errors import CapacityError
 from kvevents.events import KVCacheEvent, StorageMedium
 from kvevents.hashing import HashChain
 from kvevents.recorder import EventRecorder
+
+VllmHashScheme: TypeAlias = Literal[
+    "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor", "vllm-builtin"
+]
+"""Those of `HashScheme` that are vLLM's."""
 
 
 class CachedRun:
@@ -76,7 +81,7 @@ class BlockPoolCache:
         num_blocks: blocks of the KV memory, as vLLM's `num_gpu_blocks`: block 0 is a placeholder that is never used.
         page_size: tokens in a block.
         scheme: how blocks are hashed.
-        hash_seed: PYTHONHASHSEED of the engine; None: not set.
+        hash_seed: PYTHONHASHSEED of the engine; None: not set, as only the schemes of SHA-256 allow.
         recorder: where changes are announced; by default one that merges nothing, as vLLM does. One cache each.
 
     Raises:
@@ -88,7 +93,7 @@ class BlockPoolCache:
         *,
         num_blocks: int,
         page_size: int = 16,
-        scheme: Literal["vllm-sha256-cbor"] = "vllm-sha256-cbor",
+        scheme: VllmHashScheme = "vllm-sha256-cbor",
         hash_seed: str | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
@@ -97,6 +102,7 @@ class BlockPoolCache:
         self._hash_seed = hash_seed
         self._recorder = EventRecorder(page_size, coalesce="off") if recorder is None else recorder
         self._pool = BlockPool(num_blocks, page_size, scheme, self._recorder)
+        self._root(None, None)  # refuses a seed that the scheme cannot use
 
     @property
     def capacity(self) -> int:
