@@ -13,6 +13,9 @@ import msgspec
 BlockHash: TypeAlias = int | bytes
 """What an engine calls a block: a 64-bit integer (signed or unsigned), or a digest of 16 or 32 bytes."""
 
+BlockHashes: TypeAlias = list[int] | list[bytes] | list[BlockHash]
+"""The blocks of an event, in order; engines use one form throughout."""
+
 TokenIds: TypeAlias = list[int] | list[tuple[int, int]]
 """Token ids of the blocks, in order; pairs where the engine caches bigrams (EAGLE)."""
 
@@ -49,7 +52,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, repr_omit_defaul
         unknown_fields: fields this version does not know, by name, as they came.
     """
 
-    block_hashes: list[BlockHash]
+    block_hashes: BlockHashes
     parent_block_hash: BlockHash | None
     token_ids: TokenIds
     block_size: int
@@ -96,7 +99,7 @@ class BlockStoredWithMetadata(BlockStored, tag=True, omit_defaults=True, repr_om
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, repr_omit_defaults=True):
     """Blocks that are no longer held in a tier; None as medium means in none."""
 
-    block_hashes: list[BlockHash]
+    block_hashes: BlockHashes
     medium: str | None = None
     group_idx: int | None = None
     locality: str | None = None

@@ -34,7 +34,9 @@ def plain(event: KVCacheEvent) -> Stored | Removed:
             parent = event.parent_block_hash
             assert parent is None or isinstance(parent, int)
             return Stored(blocks, parent)
-        case BlockRemoved(block_hashes=[int(block)]):
+        case BlockRemoved():
+            (block,) = event.block_hashes
+            assert isinstance(block, int)
             return Removed(block)
     raise AssertionError(event)
 

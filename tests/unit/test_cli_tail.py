@@ -13,6 +13,7 @@ from kvevents.cli.stream import Batch, Cleared, EventStream, Item, Origin, Refus
 from kvevents.errors import WireError
 from kvevents.events import (
     AllBlocksCleared,
+    BlockHash,
     BlockRemoved,
     BlockStored,
     BlockStoredMetadata,
@@ -120,7 +121,8 @@ def test_a_record_has_every_field_of_the_event() -> None:
 
 
 def test_digests_are_hex_in_records() -> None:
-    event = record(batch(BlockStored([b"\x01\xff", 5], b"\x02", [1, 2], 1)))["event"]
+    mixed: list[BlockHash] = [b"\x01\xff", 5]
+    event = record(batch(BlockStored(mixed, b"\x02", [1, 2], 1)))["event"]
     assert (event["block_hashes"], event["parent_block_hash"]) == (["01ff", 5], "02")
     assert record(batch(BlockRemoved([b"\xaa"])))["event"] == {"type": "BlockRemoved", "block_hashes": ["aa"]}
 

@@ -27,7 +27,7 @@ def test_fields_are_given_by_position_in_the_order_of_sglang() -> None:
 
 def test_events_can_be_changed_in_place() -> None:
     store = BlockStored([1], None, [2], 1)
-    store.block_hashes.append(3)
+    store.block_hashes += [3]
     store.medium = "GPU"
     assert store == BlockStored([1, 3], None, [2], 1, medium="GPU")
 

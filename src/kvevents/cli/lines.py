@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvevents.cli.stream import Batch, Item, Origin, Refused, StateChange
 from kvevents.events import (
@@ -84,7 +84,7 @@ def _attributes(event: BlockStored) -> str:
     return "".join(f", {name} {value}" for name, value in known.items() if value is not None)
 
 
-def _blocks(hashes: list[BlockHash]) -> str:
+def _blocks(hashes: Sequence[BlockHash]) -> str:
     if len(hashes) == 1:
         return f"1 block {short(hashes[0])}"
     return f"{len(hashes)} blocks" + (f" {short(hashes[0])}..{short(hashes[-1])}" if hashes else "")
