@@ -12,7 +12,7 @@ from kvevents.events import (
     KVEventBatch,
     StorageMedium,
 )
-from kvevents.hashing import HashChain, block_hashes
+from kvevents.hashing import HashChain, block_digests, block_hashes, identify_scheme
 from kvevents.index import ApplyReport, Matches, PrefixIndex, WorkerMatch
 from kvevents.recorder import EventRecorder, KVCacheEventMixin
 from kvevents.routing import Decision, Router
@@ -48,8 +48,10 @@ __all__ = [
     "WorkerMatch",
     "ZmqPublisher",
     "__version__",
+    "block_digests",
     "block_hashes",
     "decode_batch",
     "discover",
     "encode_batch",
+    "identify_scheme",
 ]

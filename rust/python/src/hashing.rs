@@ -5,7 +5,7 @@ mod keys;
 
 use kvevents_core::hash::namespace::{Namespace, Scheme, Separation, Wrapper};
 use kvevents_core::hash::sglang::{Digest, EventFormat, page_id};
-use kvevents_core::hash::vllm::{KeyForm, PageKeys, Process, SeedError};
+use kvevents_core::hash::vllm::{KeyForm, PageKeys, Process, SeedError, none_hash};
 use kvevents_core::pages::Paging;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -294,6 +294,11 @@ fn announced_ids(
         .collect()
 }
 
+#[pyfunction]
+fn solve_none_hash(tokens: TokenArgument, parent: i64, block: i64) -> i64 {
+    none_hash(parent, tokens.as_slice(), block)
+}
+
 fn hex(digest: &Digest) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
@@ -323,5 +328,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(block_digests, module)?)?;
     module.add_function(wrap_pyfunction!(page_digests, module)?)?;
     module.add_function(wrap_pyfunction!(announced_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(solve_none_hash, module)?)?;
     module.add_class::<PyHashChain>()
 }

@@ -8,7 +8,7 @@ from _typeshed import ReadableBuffer
 from kvevents._core.tokens import TokenPages
 from kvevents.events import BlockHash
 
-__all__ = ["HashChain", "announced_ids", "block_digests", "block_hashes", "page_digests"]
+__all__ = ["HashChain", "announced_ids", "block_digests", "block_hashes", "page_digests", "solve_none_hash"]
 
 _Tokens: TypeAlias = Sequence[int] | ReadableBuffer | TokenPages
 # Public as kvevents.hashing.HashScheme, EventFormat, KeyForm and BlockKeys; stubs import no higher layer.
@@ -225,4 +225,13 @@ def announced_ids(
     Raises:
         ConfigError: the format is not known.
         ValueError: a digest is not 64 hexadecimal digits.
+    """
+
+def solve_none_hash(tokens: _Tokens, parent: int, block: int) -> int:
+    """The `hash(None)` of a process in which one block has the hash `block` (scheme `vllm-builtin`).
+
+    Args:
+        tokens: the block's, which has no adapter, image or salt.
+        parent: hash of the block above.
+        block: the block's hash.
     """

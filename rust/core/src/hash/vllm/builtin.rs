@@ -89,6 +89,36 @@ fn mixed(tuple: u64, hash: u64) -> u64 {
     sum.rotate_left(31).wrapping_mul(PRIME_1)
 }
 
+/// What is added to a tuple's hash at its end.
+fn ending(length: usize) -> u64 {
+    length as u64 ^ (PRIME_5 ^ 0x35_d373)
+}
+
+/// The `hash(None)` of a process in which the block of these tokens below `parent` hashes to `block`, if the block has
+/// no extra keys: the last step of a tuple's hash, taken back.
+pub fn none_hash(parent: i64, tokens: TokenSlice<'_>, block: i64) -> i64 {
+    let seed = PythonSeed::default();
+    let mut hash = PythonHash::new(&seed);
+    hash.open(3);
+    hash.int(parent);
+    hash.ids(tokens);
+    let before = hash.open.pop().expect("opened above");
+    let after = block.cast_unsigned().wrapping_sub(ending(3));
+    let sum = after.wrapping_mul(inverse(PRIME_1)).rotate_right(31);
+    sum.wrapping_sub(before).wrapping_mul(inverse(PRIME_2)).cast_signed()
+}
+
+/// Of an odd number, modulo 2^64. Each step of Newton's doubles the bits that are right, of which there are three.
+const fn inverse(odd: u64) -> u64 {
+    let mut found = odd;
+    let mut step = 0;
+    while step < 5 {
+        found = found.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(found)));
+        step += 1;
+    }
+    found
+}
+
 impl Encoder for PythonHash<'_> {
     fn open(&mut self, _length: usize) {
         self.open.push(PRIME_5);
@@ -96,7 +126,7 @@ impl Encoder for PythonHash<'_> {
 
     fn close(&mut self, length: usize) {
         let tuple = self.open.pop().expect("opened before");
-        let hash = match tuple.wrapping_add(length as u64 ^ (PRIME_5 ^ 0x35_d373)) {
+        let hash = match tuple.wrapping_add(ending(length)) {
             u64::MAX => 1_546_275_796,
             hash => hash,
         };
@@ -253,6 +283,21 @@ mod tests {
             out.close(4);
         });
         assert_eq!(nested, -3_576_558_744_537_647_322);
+    }
+
+    #[test]
+    fn one_block_tells_the_hash_of_none() {
+        for none in [1, -7, 0x7f1d_d9c5_bbe0] {
+            let seed = PythonSeed::new("0", Some(none)).expect("a number");
+            let mut hash = PythonHash::new(&seed);
+            hash.open(3);
+            hash.int(-40);
+            hash.ids(TokenSlice::U32(&[3, 4]));
+            hash.none();
+            hash.close(3);
+            let block = hash.finish().cast_signed();
+            assert_eq!(none_hash(-40, TokenSlice::U32(&[3, 4]), block), none);
+        }
     }
 
     #[test]

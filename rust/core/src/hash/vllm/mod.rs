@@ -11,6 +11,7 @@ mod pickle;
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
 
+pub use self::builtin::none_hash;
 use self::builtin::{PythonHash, PythonSeed};
 use self::cbor::Cbor;
 use self::keys::Item;

@@ -1,11 +1,7 @@
-"""Block hashes: what engines call a block of a prompt."""
+"""Names of hash schemes and of what belongs to them."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
-
-from kvevents._core.hashing import HashChain, block_digests, block_hashes
-
-__all__ = ["BlockKeys", "EventFormat", "HashChain", "HashScheme", "KeyForm", "block_digests", "block_hashes"]
 
 HashScheme: TypeAlias = Literal[
     "sglang", "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor", "vllm-builtin", "content"
@@ -19,6 +15,9 @@ that two namespaces can announce the same ids), `dynamo` wherever there is an ex
 KeyForm: TypeAlias = Literal["tagged", "bare"]
 """How adapter, images, salt and embeddings enter vLLM's hashes: `tagged` with what they are since 0.31, `bare` before
 (when an adapter's name and a salt of the same letters were the same)."""
+
+HashForm: TypeAlias = Literal["signed", "unsigned", "bytes"]
+"""How events carry hashes: integers of 64 bits with a sign or without, or whole digests."""
 
 BlockKeys: TypeAlias = Sequence[Sequence[str | int] | str | bytes]
 """A block's images and embeddings on vLLM's wire: `[image id, offset]` (early: the id alone) and a digest as bytes."""
