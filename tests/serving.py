@@ -232,9 +232,9 @@ class FakeSource:
         batch = KVEventBatch(ts=0.0, events=[event], attn_dp_rank=dp_rank)
         self._sink.apply(self._worker, encode_batch(batch), seq=None, dp_rank=dp_rank)
 
-    def say(self, state: State, *, dp_rank: int = 0) -> None:
+    def say(self, state: State, *, dp_rank: int = 0, reconnects: int = 0) -> None:
         """Change the state of a rank."""
-        self.states[dp_rank] = _state(state)
+        self.states[dp_rank] = _state(state, SourceCounters(reconnects=reconnects))
         self._on_state(self._worker, dp_rank, self.states[dp_rank])
 
 
@@ -271,9 +271,13 @@ class FakeSubscriber:
         """Nothing to close."""
 
 
-def _state(state: State) -> SourceState:
+def _state(state: State, counters: SourceCounters | None = None) -> SourceState:
     return SourceState(
-        state=state, reason=f"told to be {state}", since=0.0, counters=SourceCounters(), code=Reason.COMPLETE
+        state=state,
+        reason=f"told to be {state}",
+        since=0.0,
+        counters=counters or SourceCounters(),
+        code=Reason.COMPLETE,
     )
 
 

@@ -146,6 +146,54 @@ def test_an_engine_that_comes_back_is_discovered_again() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("seen", [(State.LOST, 0), (State.LIVE, 1)], ids=["still lost", "connected again"])
+def test_another_engine_that_came_between_two_probes_is_discovered(seen: tuple[State, int]) -> None:
+    async def test() -> None:
+        ranks = 1
+
+        def discover(url: str, **options: Any) -> Any:
+            return with_events(ranks=ranks)(url, **options)
+
+        async with fleet(1, discover=discover, health_interval_s=0.02) as (url, _, opened):
+            opened[0].store(PROMPT, block_size=64)
+            opened[0].say(State.LIVE)
+            ranks = 2
+            opened[0].say(seen[0], reconnects=seen[1])
+
+            async def has_two_ranks() -> bool:
+                (worker,) = (await get(url, "/workers"))["workers"]
+                return len(worker["ranks"]) == len(worker["sources"]) == 2
+
+            await until(has_two_ranks)
+            assert [subscription.is_closed for subscription in opened] == [True, False]
+            assert (await post(url, "/query", {"token_ids": PROMPT}))["matches"] == []  # of the engine that was there
+
+    run(test)
+
+
+def test_an_engine_that_came_back_unchanged_keeps_its_sources() -> None:
+    async def test() -> None:
+        asked: list[str] = []
+
+        def discover(url: str, **options: Any) -> Any:
+            asked.append(url)
+            return with_events()(url, **options)
+
+        async with fleet(1, discover=discover, health_interval_s=0.02) as (url, _, opened):
+            opened[0].store(PROMPT, block_size=64)
+            opened[0].say(State.LIVE, reconnects=1)
+
+            async def is_asked_again() -> bool:
+                return len(asked) == 2
+
+            await until(is_asked_again)
+            await post(url, "/workers", {"url": asked[0]}, status=201)  # a whole round later
+            assert (len(asked), opened[0].is_closed) == (2, False)
+            assert len((await post(url, "/query", {"token_ids": PROMPT}))["matches"]) == 1
+
+    run(test)
+
+
 def test_wrong_health_answers_take_a_worker_out_and_lose_no_count() -> None:
     async def test() -> None:
         async with fleet(1, health_interval_s=0.02) as (url, (engine,), _):

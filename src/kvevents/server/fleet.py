@@ -191,6 +191,8 @@ class Fleet:
     async def _look_at(self, workers: Sequence[Worker]) -> None:
         """Probe workers; discover those that answer for the first time or again."""
         await asyncio.gather(*(self._probe(worker) for worker in workers))
+        for worker in workers:
+            self._notice_breaks(worker)
         fresh = [worker for worker in workers if worker.up and not worker.is_discovered]
         found = await asyncio.gather(*(self._find_sources(worker) for worker in fresh))
         async with self._changing:
@@ -223,6 +225,14 @@ class Fleet:
         worker.up, worker.reason = False, reason
         worker.is_discovered = False  # what comes back may be another engine
         self.router.set_up(worker.id, False)
+
+    def _notice_breaks(self, worker: Worker) -> None:
+        """Discover a worker again whose event connection broke: another engine may have come between two probes."""
+        states = self.source_states(worker).values()
+        breaks = sum(state.counters.reconnects + state.counters.restarts for state in states)
+        if breaks != worker.breaks or any(state.state == State.LOST for state in states):
+            worker.is_discovered = False
+        worker.breaks = breaks
 
     async def _find_sources(self, worker: Worker) -> Sequence[Source] | None:
         """The event sources of a worker that answers; empty if it has none, None if it does not say."""

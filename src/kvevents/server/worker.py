@@ -26,6 +26,7 @@ class Worker:
         ranks: its data-parallel ranks.
         models: the models it says it serves.
         is_discovered: whether its sources are known to be those of the engine that answers now.
+        breaks: how often its event connections broke, when it was asked last.
         probes_failed: how many probes failed since it was added.
         failures_in_a_row: how many of them since the last one that did not.
     """
@@ -43,5 +44,6 @@ class Worker:
         self.ranks = 1
         self.models: frozenset[str] = frozenset()
         self.is_discovered = False
+        self.breaks = 0
         self.probes_failed = 0
         self.failures_in_a_row = 0
