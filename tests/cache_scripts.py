@@ -6,8 +6,10 @@ from typing import Any
 from goldens import Script
 from kvevents.caches import (
     EvictionPolicy,
+    HiRadixCache,
     Layers,
     Mamba,
+    PagedSlotAllocator,
     PrefixCache,
     RadixCache,
     SegmentedLRU,
@@ -31,7 +33,14 @@ class CachePlayer:
         self.cache = _cache(header, recorder)
         self.has_window = header["cache"] in {"unified_swa", "unified_swa_mamba"}
         self.has_state = header["mamba_slots"] is not None
+        self.has_tiers = header["host_tokens"] is not None
         self._matched: dict[tuple[int, ...], Node] = {}
+
+    @property
+    def tiered(self) -> HiRadixCache:
+        """The cache, of a script about tiers."""
+        assert isinstance(self.cache, HiRadixCache)
+        return self.cache
 
     def play(self, step: dict[str, Any]) -> dict[str, Any] | None:
         """Do one step; what the cache answers, in the words of the script."""
@@ -49,10 +58,18 @@ class CachePlayer:
                 "extra_key": node.chain.extra_key,
                 "cache_salt": node.chain.cache_salt,
             }
-            for part, component in zip(node.parts, self.cache._beside, strict=True):
-                held[{"sliding_window": "swa_device", "mamba": "mamba_device"}[component.group]] = (
-                    part.slots is not None
-                )
+            for component in self.cache._beside:
+                held[{"sliding_window": "swa_device", "mamba": "mamba_device"}[component.group]] = component.has(node)
+            if self.has_tiers:
+                held["tiers"] = [
+                    tier
+                    for tier, copies in (("GPU", self.cache._full), ("CPU_PINNED", self.tiered._tiers.host.full))
+                    if copies.has(node)
+                ]
+                for copies in self.tiered._tiers.host.copies[1:]:
+                    held[{"sliding_window": "swa_host", "mamba": "mamba_host"}[copies.component.group]] = copies.has(
+                        node
+                    )
             nodes.append(held)
         return sorted(nodes, key=json.dumps)
 
@@ -86,6 +103,23 @@ class CachePlayer:
             | ({"mamba_num_evicted": result.states} if self.has_state else {})
         )
 
+    def _hicache_poll(self, step: dict[str, Any]) -> None:
+        self.tiered.poll()
+
+    def _load_back(self, step: dict[str, Any]) -> dict[str, Any]:
+        found = self._match(step)
+        return {**found, "loaded": self.tiered.load_back(self._matched[tuple(step["tokens"])])}
+
+    def _evict_host(self, step: dict[str, Any]) -> dict[str, Any]:
+        names = {"full": "full", "swa": "sliding_window", "mamba": "mamba"}
+        return {"evicted": self.tiered.evict_host(step["num_tokens"], names[step["component"]])}
+
+    def _insert_host(self, step: dict[str, Any]) -> dict[str, Any]:
+        result = self.tiered.insert_host(
+            step["tokens"], extra_key=step.get("extra_key"), cache_salt=step.get("cache_salt")
+        )
+        return {"prefix_len": result.prefix_length, "dropped": False}
+
     def _lock(self, step: dict[str, Any]) -> None:
         """The scripts lock what a match before found."""
         self.cache.lock(self._matched[tuple(step["tokens"])])
@@ -118,7 +152,18 @@ def _cache(header: dict[str, Any], recorder: EventRecorder) -> PrefixCache:
         components.append(SlidingWindow(header["sliding_window"]))
     if header["mamba_slots"] is not None:
         components.append(Mamba(header["mamba_slots"]))
-    return UnifiedRadixCache(components=components, **settings)
+    if header["host_tokens"] is None:
+        return UnifiedRadixCache(components=components, **settings)
+    # SGLang adds a page to each pool in host memory.
+    page = header["page_size"]
+    states = (header["mamba_slots"] or 0) * header["host_tokens"] // header["kv_tokens"] + 1
+    return HiRadixCache(
+        host_tokens=(header["host_tokens"] // page + 1) * page,
+        write_policy=header["hicache_write_policy"],
+        host_allocators={"mamba": PagedSlotAllocator(states)} if header["mamba_slots"] else None,
+        components=components,
+        **settings,
+    )
 
 
 def _policy(header: dict[str, Any]) -> str | EvictionPolicy:

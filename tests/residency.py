@@ -10,9 +10,14 @@ from kvevents.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStor
 
 
 class Residency:
-    """What a consumer that counts GPU blocks, and keeps a set for every other tier, holds after a stream."""
+    """What a consumer that counts GPU blocks, and keeps a set for every other tier, holds after a stream.
 
-    def __init__(self) -> None:
+    Args:
+        shares_ids: namespaces may share ids, so that a tier may be told twice that a block is gone.
+    """
+
+    def __init__(self, *, shares_ids: bool = False) -> None:
+        self._shares_ids = shares_ids
         self._count: Counter[tuple[BlockHash, str | None]] = Counter()
 
     def apply(self, events: Iterable[KVCacheEvent]) -> None:
@@ -34,6 +39,8 @@ class Residency:
         self._count[key] = self._count[key] + 1 if key[1] == "GPU" else 1
 
     def _remove(self, key: tuple[BlockHash, str | None]) -> None:
+        if self._shares_ids and key[1] != "GPU" and key not in self._count:
+            return
         assert key in self._count, f"{key} is removed but not held"
         self._count[key] -= 1
         if not self._count[key]:

@@ -3,11 +3,12 @@
 from kvevents.caches.block_pool import BlockPoolCache, CachedRun
 from kvevents.caches.cache import PrefixCache
 from kvevents.caches.eviction import EvictionPolicy, SegmentedLRU, TailLRU
+from kvevents.caches.hierarchical import HiRadixCache, WritePolicy
 from kvevents.caches.layers import FullAttention, Layers, Mamba, SlidingWindow
 from kvevents.caches.mamba import MambaRadixCache
 from kvevents.caches.node import Node
 from kvevents.caches.radix import RadixCache
-from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
+from kvevents.caches.results import EvictResult, InsertResult, MatchResult, PrefetchResult, Sizes
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
 from kvevents.caches.swa import SWARadixCache
 from kvevents.caches.unified import UnifiedRadixCache
@@ -18,6 +19,7 @@ __all__ = [
     "EvictResult",
     "EvictionPolicy",
     "FullAttention",
+    "HiRadixCache",
     "InsertResult",
     "Layers",
     "Mamba",
@@ -25,6 +27,7 @@ __all__ = [
     "MatchResult",
     "Node",
     "PagedSlotAllocator",
+    "PrefetchResult",
     "PrefixCache",
     "RadixCache",
     "SWARadixCache",
@@ -34,4 +37,5 @@ __all__ = [
     "SlotAllocator",
     "TailLRU",
     "UnifiedRadixCache",
+    "WritePolicy",
 ]

@@ -7,7 +7,7 @@ from typing import Literal
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.announcer import Announcer
 from kvevents.caches.clock import Clock
-from kvevents.caches.component import Component, Insertion
+from kvevents.caches.component import Component, Gate, Insertion
 from kvevents.caches.eviction import EvictionPolicy, find_policy
 from kvevents.caches.evictor import Evictor
 from kvevents.caches.full import FullComponent
@@ -63,6 +63,7 @@ class PrefixCache:
         self._by_group = {component.group: component for component in self._components}
         self._clock = clock
         self._tree = Tree(page_size, bigram=bigram, clock=clock, contents=self._components)
+        self._parts = len(self._beside)
         self._evictor = Evictor(self._tree, self._full, self._beside)
         self._recorder.clear()
 
@@ -182,7 +183,7 @@ class PrefixCache:
                 node.hits += 1
         for component in self._components:
             component.used(end)
-        return InsertResult(insertion.prefix, length, end, *self._kept(gaps))
+        return InsertResult(insertion.prefix, length, end, *self._kept(gaps), self._refilled(gaps[0], insertion.prefix))
 
     def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
         """Free at least so much of each component if so much is evictable: in the order of each, all or nothing a node.
@@ -301,12 +302,7 @@ class PrefixCache:
 
     def _usable(self, path: list[Node]) -> list[Node]:
         """The part of a path that a prompt can be continued from."""
-        gates = [component.gate(component.has) for component in self._components]
-        usable = 0
-        for index, node in enumerate(path, 1):
-            if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node
-                usable = index
-        return path[:usable]
+        return longest(path, [component.gate(component.has) for component in self._components])
 
     def _take(self, gaps: Sequence[Sequence[range]], end: Node) -> "list[array[int]]":
         """Slots of the cache's own for what an insert needs that has found the path down to `end`."""
@@ -347,7 +343,7 @@ class PrefixCache:
             parent.chain.extend(pages),
             length=len(pages) * self.page_size,
             priority=priority,
-            parts=len(self._beside),
+            parts=self._parts,
         )
         self._tree.attach(node, parent)
         return node
@@ -358,3 +354,16 @@ class PrefixCache:
             return (), False
         found = dict(zip(self._by_group, gaps, strict=True))
         return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
+
+    def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:  # noqa: ARG002 - tiers have some
+        """What an insert says of full attention: the gaps that it has filled in the prefix."""
+        return ()
+
+
+def longest(path: list[Node], gates: Sequence[Gate]) -> list[Node]:
+    """The part of a path that a prompt can be continued from, as gates see it."""
+    usable = 0
+    for index, node in enumerate(path, 1):
+        if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node
+            usable = index
+    return path[:usable]

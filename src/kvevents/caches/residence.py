@@ -29,7 +29,7 @@ class Residence(ABC):
 
     def __init__(self, allocator: SlotAllocator, announcer: Announcer) -> None:
         self.allocator = allocator
-        self._announcer = announcer
+        self.announcer = announcer
         self._evictable = 0
         self._protected = 0
         self._victims = VictimQueue(self.order, self.can_lose)
@@ -53,7 +53,7 @@ class Residence(ABC):
 
     def ids(self, node: Node) -> memoryview:
         """What a node's blocks of this are called in events, int64; none where it has none."""
-        return self._announcer.ids(node) if self.part(node).slots is not None else NOTHING
+        return self.announcer.ids(node) if self.part(node).slots is not None else NOTHING
 
     def can_lose(self, node: Node) -> bool:
         """Whether what `node` has may be evicted."""
@@ -154,7 +154,7 @@ class Residence(ABC):
             self._protected -= len(part.slots)
 
     def _tell_stored(self, node: Node, session_id: str | None) -> None:
-        self._announcer.stored(node, session_id)
+        self.announcer.stored(node, session_id)
 
     def _tell_removed(self, node: Node) -> None:
-        self._announcer.removed(node)
+        self.announcer.removed(node)

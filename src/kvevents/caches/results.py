@@ -31,6 +31,8 @@ class InsertResult(NamedTuple):
     """Units whose window slots the cache keeps: those that had none, from `window_start` on."""
     state_kept: bool = False
     """Whether the cache keeps the state: the prompt's end had none."""
+    refilled: tuple[range, ...] = ()
+    """Units of `prefix_length` that only lower tiers had: the cache keeps their slots too."""
 
 
 class EvictResult(NamedTuple):
@@ -53,3 +55,16 @@ class Sizes(NamedTuple):
     """What eviction could free."""
     protected: int
     """What is locked."""
+
+
+class PrefetchResult(NamedTuple):
+    """What a prefetch into host memory found and added."""
+
+    prefix_length: int
+    """Units that were cached before."""
+    length: int
+    """Units that are cached now: the whole pages of the prompt."""
+    node: Node
+    """Where the prompt ends: what `load_back` takes."""
+    filled: tuple[range, ...] = ()
+    """Units whose host slots the cache keeps: those that host memory had none for."""

@@ -62,6 +62,14 @@ class Tree:
         top = node.top()
         return top.is_root and self._roots.get(top.namespace) is top
 
+    def roots(self) -> Iterator[Node]:
+        """The tops of all namespaces that have nodes."""
+        return iter(self._roots.values())
+
+    def follow(self, *contents: Contents) -> None:
+        """Keep more on the nodes, split after what is there already."""
+        self._contents = [*self._contents, *contents]
+
     def pages_of(self, tokens: Tokens) -> TokenPages:
         """The whole pages of a prompt.
 

@@ -1,0 +1,365 @@
+"""The prefix cache with tiers below the device."""
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, Unpack, get_args
+
+from kvevents.caches.backup import HostBackups
+from kvevents.caches.cache import longest
+from kvevents.caches.component import Component
+from kvevents.caches.copies import Copies, PageCopies, StateCopies, WindowCopies
+from kvevents.caches.demotion import DemotingEvictor
+from kvevents.caches.inputs import Slots, Tokens
+from kvevents.caches.layers import FullAttention, Layers
+from kvevents.caches.loading import Loader
+from kvevents.caches.node import Node
+from kvevents.caches.results import InsertResult, MatchResult, PrefetchResult
+from kvevents.caches.settings import CacheSettings
+from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator, join
+from kvevents.caches.state import StateComponent
+from kvevents.caches.supply import Supply, joined
+from kvevents.caches.tiers import LowerTier, Tiers
+from kvevents.caches.twins import Twins
+from kvevents.caches.unified import UnifiedRadixCache
+from kvevents.caches.window import WindowComponent
+from kvevents.errors import CapacityError, ConfigError
+from kvevents.events import KVCacheEvent, StorageMedium
+
+WritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
+"""When a node is backed up to host memory: at its first insert, at its second, or when the device evicts it."""
+
+SELECTIVE_HITS = 2
+"""Inserts from which on a node is backed up by `write_through_selective`."""
+
+
+class HiRadixCache(UnifiedRadixCache):
+    """A prefix cache whose nodes outlive the device: in host memory.
+
+    Args:
+        host_tokens: units that host memory has room for.
+        write_policy: when nodes are backed up.
+        components: as for `UnifiedRadixCache`.
+        host_allocators: the slots in host memory, by component; by default `host_tokens` for full attention, and for
+            the others as many as on the device times host over device.
+        load_back_threshold: units of full attention below which a load is not worth it.
+        settings: as for `UnifiedRadixCache`.
+
+    Raises:
+        ConfigError: a setting is wrong in itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        host_tokens: int,
+        write_policy: WritePolicy = "write_through",
+        components: Sequence[FullAttention | Layers] = (),
+        host_allocators: Mapping[str, SlotAllocator] | None = None,
+        load_back_threshold: int = 10,
+        **settings: Unpack[CacheSettings],
+    ) -> None:
+        if write_policy not in get_args(WritePolicy):
+            raise ConfigError(f"write_policy: expected one of {', '.join(get_args(WritePolicy))}, got {write_policy!r}")
+        super().__init__(components=components, **settings)
+        self.write_policy = write_policy
+        self._failures: Counter[str] = Counter()
+        self._writes_back = write_policy == "write_back"
+        self._tiers = Tiers(self._tree, self._full, self._components, keeps_duplicates=not self._writes_back)
+        self._twins = Twins(self._tree)
+        self._tiers.lower.append(self._host_tier(host_tokens, host_allocators or {}))
+        self._backups = HostBackups(
+            self._tiers,
+            self._components,
+            lock=self.lock,
+            unlock=super().unlock,
+            failures=self._failures,
+        )
+        self._tree.follow(*self._tiers.host.copies, self._backups.transfers, self._tiers, self._twins)
+        self._parts = (1 + len(self._tiers.lower)) * len(self._components) - 1
+        self._evictor = DemotingEvictor(
+            self._tree,
+            self._full,
+            self._beside,
+            tiers=self._tiers,
+            settle=self._backups.transfers.wait,
+            back_up=self._backups.back_up if self._writes_back else None,
+        )
+        self._loader = Loader(
+            self._tiers,
+            self._components,
+            evictor=self._evictor,
+            threshold=load_back_threshold,
+            failures=self._failures,
+        )
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """What went wrong in lower tiers so far, by reason; what was announced is true all the same."""
+        return dict(self._failures)
+
+    def match_prefix(
+        self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> MatchResult:
+        """Find the longest cached prefix of a prompt: on the device, and in all tiers together.
+
+        The node is where the longer one ends: `load_back` takes it, and `lock` keeps it in whatever tiers it is.
+        """
+        prompt = self._tree.pages_of(tokens)
+        root = self._tree.root(extra_key, cache_salt)
+        if not len(prompt):
+            return MatchResult(0, 0, join(()), root)
+        walk = self._tree.walk(root, prompt, self._clock.match)
+        on_device = self._usable(walk.path)
+        anywhere = longest(walk.path, [c.gate(self._tiers.has(i)) for i, c in enumerate(self._components)])
+        end = anywhere[-1] if anywhere else root
+        self._clock.matched(end)
+        for component in self._components:
+            component.used(end)
+        self._tiers.note(walk.lowest)
+        self._tiers.note(end)
+        below = anywhere[len(on_device) :]
+        host_length = sum(node.length for node in below if self._tiers.is_backed(node))
+        slots = join([node.slots for node in on_device if node.slots is not None])
+        return MatchResult(len(slots), host_length, slots, end)
+
+    def insert(
+        self,
+        tokens: Tokens,
+        slots: Slots | None = None,
+        *,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        session_id: str | None = None,
+        priority: int = 0,
+        inserted_length: int = 0,
+        window_slots: Slots | None = None,
+        window_start: int = 0,
+        state_slot: int | None = None,
+    ) -> InsertResult:
+        """As in every cache; and back up what the policy says, if host memory has room."""
+        result = super().insert(
+            tokens,
+            slots,
+            extra_key=extra_key,
+            cache_salt=cache_salt,
+            session_id=session_id,
+            priority=priority,
+            inserted_length=inserted_length,
+            window_slots=window_slots,
+            window_start=window_start,
+            state_slot=state_slot,
+        )
+        path = self._full.span(result.node)
+        for node in path:
+            self._tiers.note(node)
+        if not self._writes_back:
+            hits = 1 if self.write_policy == "write_through" else SELECTIVE_HITS
+            for node in path:
+                if node.end > inserted_length and node.hits >= hits and not self._tiers.host.full.has(node):
+                    self._backups.submit_path(node)
+            if path and result.prefix_length == result.length:
+                self._backups.submit_rest(result.node)
+        return result
+
+    def insert_host(
+        self, tokens: Tokens, slots: Slots | None = None, *, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> PrefetchResult:
+        """Cache a prompt's whole pages in host memory, to where its full-attention KV was brought from elsewhere.
+
+        In write-back, pages that are on the device stay without a host copy.
+
+        Args:
+            tokens: the prompt.
+            slots: host slots, one for each of `tokens`, of which the cache keeps those of the units in `filled`; by
+                default it takes what it needs itself.
+            extra_key: as for `insert`.
+            cache_salt: as for `insert`.
+
+        Raises:
+            ValueError: a token id is negative or over 2^64-1, or slots are of the wrong number or in the cache already.
+            CapacityError: host memory has no room and nothing that could go.
+        """
+        prompt = self._tree.pages_of(tokens)
+        length = len(prompt) * self.page_size
+        supply = None if slots is None else Supply.of("slots", slots, range(prompt.token_count))
+        root = self._tree.root(extra_key, cache_salt)
+        if not length:
+            return PrefetchResult(0, 0, root)
+        walk = self._tree.walk(root, prompt, self._clock.insert)
+        self._tiers.note(walk.lowest)
+        host = self._tiers.host.full
+        gaps = [node for node in walk.path if not self._writes_back and not host.has(node)]
+        filled = [range(node.end - node.length, node.end) for node in gaps]
+        end = walk.end
+        prefix = end.end - sum(map(len, filled))
+        if end.end < length:
+            filled.append(range(end.end, length))
+        taken = self._take_host(sum(map(len, filled)), end) if supply is None else supply.take(filled)
+        if supply is not None:
+            host.allocator.adopt(taken)
+        if end.end < length:
+            end = self._extend(end, prompt.cut(walk.pages, len(prompt)), 0)
+            gaps.append(end)
+        start = 0
+        for node in gaps:
+            host.hold(node, taken[start : start + node.length])
+            start += node.length
+            self._tiers.note(node)
+        return PrefetchResult(prefix, length, end, joined(filled))
+
+    def poll(self) -> None:
+        """Begin copies that are due, and acknowledge and announce those that have arrived."""
+        self._backups.transfers.poll()
+
+    def load_back(self, node: Node) -> bool:
+        """Bring back to the device what a prompt that ends at `node` needs and lower tiers have.
+
+        Waits for the copies and announces them. Others are evicted from the device for them where that must be.
+
+        Returns:
+            Whether something was loaded: False where there was nothing, too little, no room or an error, which
+            `failures` counts.
+
+        Raises:
+            ValueError: the node is not in the cache any more.
+        """
+        if not node.is_root and node not in self._tree:
+            raise ValueError("load_back: the node has left the cache; match the prompt again and load what that finds")
+        return self._loader.load(node)
+
+    def evict_host(self, num_tokens: int, component: str = "full") -> int:
+        """Free at least so much of a component in host memory if so much can go; how much was freed."""
+        return self._tiers.evict(self._tiers.host, self._index(component), num_tokens)
+
+    def unlock(self, node: Node) -> None:
+        if node.held == 1 and self._backups.is_locking(node):
+            raise ValueError("unlock: the node is not locked, but for a backup of it")
+        super().unlock(node)
+        if node in self._tree:
+            for at in self._full.span(node):
+                self._tiers.note(at)
+
+    def reset(self) -> None:
+        nodes = list(self._tree)
+        self._backups.clear()
+        self._tiers.reset(nodes)
+        self._twins.clear()
+        super().reset()
+
+    def take_events(self) -> list[KVCacheEvent]:
+        self._twins.repair()
+        return super().take_events()
+
+    def take_batch(
+        self,
+        *,
+        ts: float | None = None,
+        dp_rank: int | None = 0,
+        dialect: Literal["sglang", "sglang-array"] = "sglang",
+    ) -> bytes | None:
+        self._twins.repair()
+        return super().take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
+
+    def holdings(self, component: str = "full") -> set[tuple[int, StorageMedium]]:
+        held = super().holdings(component)
+        index = self._index(component)
+        for tier in self._tiers.lower:
+            ids = tier.copies[index].ids
+            held |= {(block, tier.medium) for node in self._tree for block in ids(node)}
+        return held
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        nodes = list(self._tree)
+        self._tiers.check_integrity(nodes)
+        self._backups.transfers.check_integrity(nodes)
+
+    def _index(self, component: str) -> int:
+        return self._components.index(self._component(component))
+
+    def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:
+        return joined([gap for gap in gaps if gap.stop <= prefix])
+
+    def _take_host(self, count: int, end: Node) -> "array[int]":
+        self._make_host_room(count, end)
+        return self._tiers.host.full.take(count)
+
+    def _make_host_room(self, count: int, end: Node) -> None:
+        """Evict until so many host slots are free, and nothing on the path down to `end`.
+
+        Raises:
+            CapacityError: that is not possible.
+        """
+        host = self._tiers.host
+        short = count - host.full.allocator.available
+        if short <= 0:
+            return
+        kept = [] if end.is_root else self._components
+        for component in kept:
+            component.lock(end, whole=True)
+        try:
+            freed = self._tiers.evict(host, 0, short)
+        finally:
+            for component in kept:
+                component.unlock(end)
+            for node in self._full.span(end):
+                self._tiers.note(node)
+        if freed < short:
+            available = host.full.allocator.available
+            message = f"{count} host slots were asked for, {available} are free and no others can be evicted"
+            raise CapacityError(message, requested=count, available=available)
+
+    def _host_tier(self, host_tokens: int, allocators: Mapping[str, SlotAllocator]) -> LowerTier:
+        if host_tokens < self.page_size:
+            raise ConfigError(f"host_tokens: expected room for one page of {self.page_size}, got {host_tokens}")
+        unknown = sorted(allocators.keys() - self._by_group.keys())
+        if unknown:
+            raise ConfigError(f"host_allocators: expected some of {', '.join(self._by_group)}, got {unknown[0]}")
+        full, *beside = [
+            self._copies(
+                component,
+                index,
+                allocators.get(component.group) or self._host_allocator(component, host_tokens),
+                StorageMedium.CPU,
+            )
+            for index, component in enumerate(self._components)
+        ]
+        assert isinstance(full, PageCopies)
+        return LowerTier(StorageMedium.CPU, full, beside)
+
+    def _host_allocator(self, component: Component, host_tokens: int) -> SlotAllocator:
+        """Slots in host memory: to those on the device as host memory is to the device."""
+        if component is self._full:
+            return PagedSlotAllocator(host_tokens, self.page_size)
+        page = 1 if isinstance(component, StateComponent) else self.page_size
+        return PagedSlotAllocator(
+            max(component.allocator.capacity * host_tokens // self._full.allocator.capacity, page), page
+        )
+
+    def _copies(self, component: Component, index: int, allocator: SlotAllocator, medium: StorageMedium) -> Copies:
+        announcer = component.announcer.below(medium)
+        place = len(self._components) * (1 + len(self._tiers.lower)) - 1 + index
+        removed = self._twins.removed
+        if isinstance(component, WindowComponent):
+            return WindowCopies(
+                component,
+                allocator,
+                announcer,
+                index=place,
+                is_spare=lambda node: not component.has(node),
+                is_busy=lambda node: self._backups.transfers.is_busy(node),  # noqa: PLW0108 - there are none yet
+                removed=removed,
+            )
+        if isinstance(component, StateComponent):
+            return StateCopies(
+                component,
+                allocator,
+                announcer,
+                index=place,
+                is_spare=lambda node: not component.has(node),
+                removed=removed,
+            )
+        return PageCopies(
+            component, allocator, announcer, index=place, is_spare=self._tiers.can_leave_host, removed=removed
+        )
