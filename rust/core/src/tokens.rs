@@ -142,6 +142,14 @@ impl TokenVec {
         }
     }
 
+    /// Take out all ids; the buffer stays, unless it is wide.
+    pub fn clear(&mut self) {
+        match self {
+            Self::U32(ids) => ids.clear(),
+            Self::U64(_) => *self = Self::default(),
+        }
+    }
+
     /// Append one id, widening the buffer when it has to.
     pub fn push(&mut self, id: u64) {
         match self {

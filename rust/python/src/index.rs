@@ -226,7 +226,7 @@ impl PyPrefixIndex {
             })
             .collect::<PyResult<_>>()?;
         let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize || self.0.is_busy();
+        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize || self.0.is_written();
         Ok(detach_if(py, long, || {
             prompts.iter().map(|prompt| self.0.match_prompt(prompt)).collect()
         }))

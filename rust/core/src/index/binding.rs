@@ -1,264 +1,232 @@
 //! Binding: how an engine's block hash gets its place in the prompt it belongs to.
 //!
 //! ```text
-//!             unknown parent            parent bound
-//!   Loose ────────────────▶ Pending ────────────────▶ Bound
-//!     └───────────── root, or parent bound ─────────────▲
+//!             unknown parent            parent placed
+//!   Loose ────────────────▶ Pending ────────────────▶ placed (a member of a block of the forest)
+//!     └───────────── root, or parent placed ─────────────▲
 //! ```
 //!
-//! A record goes only to the right until nothing needs it; then it is gone. (A store on the GPU, which alone names
+//! A block goes only to the right until nothing needs it; then it is gone. (A store on the GPU, which alone names
 //! salts and images, first takes its blocks back to the left: what it says goes before what waits.)
 
 use std::time::Duration;
 
-use super::record::{Kept, Link, Namespace, Record};
-use super::residency::Residency;
+use super::blocks::BlockNumber;
+use super::forest::{Forest, Found};
+use super::record::{Kept, Link, Parked, Pending};
+use super::residency::Change;
 use super::room::Room;
-use super::source::{Source, Store};
-use super::table::{Geometry, Tables};
+use super::slice::Store;
+use super::source::Source;
 use crate::hash::content;
-use crate::tokens::{TokenSlice, TokenVec};
 
 /// What stands above a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Above {
-    /// Nothing: the seed of its namespace.
-    Root(u64),
-    /// A block that is bound.
-    Bound { parent: u64, content: u64 },
-    /// A block that is not.
-    Unknown { parent: u64 },
+enum Above {
+    /// Nothing, or a block that has its place; and the hash of all above.
+    Known(Option<BlockNumber>, u64),
+    /// A block that has no place.
+    Unknown(u64),
     /// Nothing, in a namespace that the store cannot name.
     Nameless,
 }
 
 /// Where and since when a block waits if it has to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    pub(super) parked: bool,
-    pub(super) now: Duration,
-}
-
-/// What a block is computed from, borrowed from a store.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Input<'a> {
-    tokens: TokenSlice<'a>,
-    extra: &'a [u8],
-    namespace: Option<&'a Namespace>,
-}
-
-impl<'a> Input<'a> {
-    /// What block `index` of an aligned store is computed from.
-    pub(super) fn of(store: &Store<'a>, index: usize) -> Self {
-        let Geometry { block_size, pairs } = store.geometry;
-        Self {
-            tokens: content::window(store.tokens, index, block_size as usize, pairs)
-                .expect("an aligned store covers its blocks"),
-            extra: store.extra.get(index).map_or(&[], |extra| extra),
-            namespace: store.namespace.filter(|_| index == 0 && store.parent.is_none()),
-        }
-    }
-
-    fn content(self, above: u64) -> u64 {
-        content::block(above, self.tokens, Some(self.extra))
-    }
-
-    fn keep(self) -> Kept {
-        let mut tokens = TokenVec::default();
-        tokens.extend(self.tokens);
-        Kept {
-            namespace: self.namespace.cloned(),
-            tokens,
-            extra: self.extra.into(),
-        }
-    }
+struct Wait {
+    parked: bool,
+    now: Duration,
 }
 
 impl Source {
-    /// What stands above the first block of a store. Only a store that `names_namespace` can begin a prompt.
-    pub(super) fn above(&self, store: &Store<'_>, names_namespace: bool) -> Above {
-        let Some(parent) = store.parent else {
-            return if names_namespace {
-                Above::Root(store.root)
-            } else {
-                Above::Nameless
-            };
+    /// Place the blocks of an aligned store and hold them; those that cannot be placed wait.
+    pub(super) fn place_all(
+        &mut self,
+        forest: &mut Forest,
+        store: &Store<'_>,
+        change: Change,
+        names_namespace: bool,
+        now: Duration,
+    ) {
+        if names_namespace && !self.waiting.is_empty() {
+            store.blocks.iter().for_each(|&block| self.unpend(block));
+        }
+        let wait = Wait {
+            parked: !names_namespace,
+            now,
         };
-        match self.records.get(&parent).map(|record| &record.link) {
-            Some(&Link::Bound { content, .. }) => Above::Bound { parent, content },
-            _ => Above::Unknown { parent },
+        let mut above = match store.parent {
+            None if names_namespace => Above::Known(None, store.root),
+            None => Above::Nameless,
+            Some(parent) => match forest.find(self.member, parent) {
+                Some(number) => Above::Known(Some(number), forest.content(number)),
+                None => Above::Unknown(parent),
+            },
+        };
+        for index in 0..store.blocks.len() {
+            above = self.place(forest, store, index, above, change, wait);
         }
     }
 
-    /// Bind a block below what stands above it, or let it wait. Gives what stands above the next one.
-    pub(super) fn place(
+    /// Hold a block, placed below what stands above it if that is known. Gives what stands above the next one.
+    fn place(
         &mut self,
-        tables: &mut Tables,
-        block: u64,
+        forest: &mut Forest,
+        store: &Store<'_>,
+        index: usize,
         above: Above,
-        input: Input<'_>,
+        change: Change,
         wait: Wait,
     ) -> Above {
-        let content = match (&self.record(block).link, above) {
-            (&Link::Bound { content, .. }, above) => {
-                self.keep_again(block, content, above, input);
-                content
-            }
-            (_, Above::Root(seed)) => self.bind(tables, block, None, seed, input),
-            (_, Above::Bound { parent, content }) => self.bind(tables, block, Some(parent), content, input),
-            (link, Above::Unknown { parent }) => {
-                if matches!(link, Link::Loose(_)) && parent != block {
-                    self.pend(block, parent, input, wait);
+        let block = store.blocks[index];
+        if self.records.is_empty() || !self.records.contains_key(&block) {
+            let Above::Known(parent, seed) = above else {
+                if let Some(number) = forest.find(self.member, block) {
+                    self.change(forest, number, change);
+                    return Above::Known(Some(number), forest.content(number));
                 }
-                return Above::Unknown { parent: block };
+                return self.place_loose(forest, store, index, above, change, wait);
+            };
+            let content = store.content(index, seed);
+            let number = match forest.seek(self.member, block, content, parent) {
+                Found::Mine(number) => {
+                    self.change(forest, number, change);
+                    number
+                }
+                Found::Alike(number) => {
+                    self.join(forest, number, change);
+                    number
+                }
+                Found::Nothing => {
+                    let number = forest.add(block, content, parent);
+                    self.join(forest, number, change);
+                    number
+                }
+            };
+            let placed = forest.content(number);
+            if self.setup.keep_tokens && placed == content && forest.kept(number).is_none() {
+                forest.keep(number, keep(store, index));
             }
-            (_, Above::Nameless) => return Above::Unknown { parent: block },
-        };
-        Above::Bound { parent: block, content }
+            return Above::Known(Some(number), placed);
+        }
+        self.place_loose(forest, store, index, above, change, wait)
     }
 
-    /// A bound block whose tokens a snapshot left out has them again.
-    fn keep_again(&mut self, block: u64, content: u64, above: Above, input: Input<'_>) {
-        let (Above::Root(seed) | Above::Bound { content: seed, .. }) = above else {
-            return;
-        };
-        if self.setup.keep_tokens && self.record(block).kept.is_none() && input.content(seed) == content {
-            self.record(block).kept = Some(Box::new(input.keep()));
+    /// The same for a block that has no place so far.
+    fn place_loose(
+        &mut self,
+        forest: &mut Forest,
+        store: &Store<'_>,
+        index: usize,
+        above: Above,
+        change: Change,
+        wait: Wait,
+    ) -> Above {
+        let block = store.blocks[index];
+        self.change_loose(block, change);
+        match above {
+            Above::Known(parent, seed) => {
+                self.unpend(block);
+                self.unpark(block);
+                let content = store.content(index, seed);
+                let kept = self.setup.keep_tokens.then(|| keep(store, index));
+                let number = self.bind(forest, block, parent, content, kept);
+                self.bind_waiting(forest, block, number);
+                return Above::Known(Some(number), content);
+            }
+            Above::Unknown(parent) => {
+                if parent != block && matches!(self.records[&block].link, Link::Loose(_)) {
+                    self.pend(block, parent, keep(store, index), wait);
+                }
+            }
+            Above::Nameless => {}
         }
+        self.park(block, false, wait.now);
+        Above::Unknown(block)
     }
 
-    /// Bind a block (the caller tells the table), and every block that waited for it.
-    fn bind(&mut self, tables: &mut Tables, block: u64, parent: Option<u64>, above: u64, input: Input<'_>) -> u64 {
-        if let Some(parent) = parent {
-            self.record(parent).children += 1;
+    /// Give a block without a place its place. The record goes; who waits for it is for the caller to bind.
+    fn bind(
+        &mut self,
+        forest: &mut Forest,
+        block: u64,
+        parent: Option<BlockNumber>,
+        content: u64,
+        kept: Option<Kept>,
+    ) -> BlockNumber {
+        let record = self.records.remove(&block).expect("the block is known by hash");
+        let number = match forest.seek(self.member, block, content, parent) {
+            Found::Alike(number) => number,
+            Found::Nothing => forest.add(block, content, parent),
+            Found::Mine(_) => unreachable!("a block has a record or a place, not both"),
+        };
+        self.join_with(forest, number, record.residency);
+        if let Some(kept) = kept.filter(|_| forest.kept(number).is_none()) {
+            forest.keep(number, kept);
         }
-        self.unpend(block);
-        self.unpark(block);
-        let content = input.content(above);
-        let keep = self.setup.keep_tokens;
-        let record = self.record(block);
-        record.link = Link::Bound { parent, content };
-        record.kept = keep.then(|| Box::new(input.keep()));
-        self.bind_waiting(tables, block, content);
-        content
+        number
     }
 
     /// Bind the blocks that waited for `block`, those that waited for them, and so on.
-    fn bind_waiting(&mut self, tables: &mut Tables, block: u64, content: u64) {
-        let mut bound = vec![(block, content)];
-        while let Some((parent, above)) = bound.pop() {
-            for child in self.waiting.remove(&parent).unwrap_or_default() {
-                let keep = self.setup.keep_tokens;
-                let record = self.record(child);
-                let kept = record.kept.take().expect("a pending block keeps its tokens");
-                let content = content::block(above, kept.tokens.as_slice(), Some(&kept.extra));
-                record.kept = keep.then_some(kept);
-                let Link::Pending { ticket, parked, .. } = record.link else {
+    fn bind_waiting(&mut self, forest: &mut Forest, block: u64, number: BlockNumber) {
+        let mut bound = vec![(block, number)];
+        while let Some((block, parent)) = bound.pop() {
+            let above = forest.content(parent);
+            for child in self.waiting.remove(&block).unwrap_or_default() {
+                let record = self.records.get_mut(&child).expect("a block that waits is known");
+                let Link::Pending(pending) = std::mem::replace(&mut record.link, Link::Loose(None)) else {
                     unreachable!("only pending blocks wait")
                 };
-                record.link = Link::Bound {
-                    parent: Some(parent),
-                    content,
-                };
+                let Pending {
+                    ticket, parked, kept, ..
+                } = *pending;
                 self.room(parked).leave(ticket);
-                self.publish(tables, child);
-                bound.push((child, content));
+                let content = content::block(above, kept.tokens.as_slice(), Some(&kept.extra));
+                let kept = self.setup.keep_tokens.then_some(kept);
+                let number = self.bind(forest, child, Some(parent), content, kept);
+                bound.push((child, number));
             }
         }
     }
 
     /// Let a loose block wait for its parent.
-    fn pend(&mut self, block: u64, parent: u64, input: Input<'_>, Wait { parked, now }: Wait) {
+    fn pend(&mut self, block: u64, parent: u64, kept: Kept, Wait { parked, now }: Wait) {
         self.unpark(block);
         self.records.entry(parent).or_default().children += 1;
         self.waiting.entry(parent).or_default().insert(block);
         let ticket = self.room(parked).enter(block, now);
-        let record = self.record(block);
-        record.link = Link::Pending { parent, ticket, parked };
-        record.kept = Some(Box::new(input.keep()));
+        let record = self.records.get_mut(&block).expect("just held");
+        record.link = Link::Pending(Box::new(Pending {
+            parent,
+            ticket,
+            parked,
+            kept,
+        }));
     }
 
-    /// A pending block waits no more: it is loose.
-    pub(super) fn unpend(&mut self, block: u64) {
-        let Some(record) = self.records.get_mut(&block) else {
-            return;
-        };
-        let Link::Pending { parent, ticket, parked } = record.link else {
-            return;
-        };
-        record.link = Link::Loose(None);
-        record.kept = None;
-        self.room(parked).leave(ticket);
-        self.stop_waiting(block, parent);
-        self.record(parent).children -= 1;
-        self.loosened.push(parent);
-    }
-
-    /// At the end of an event: let go what others stopped to wait for.
-    pub(super) fn release_loosened(&mut self) {
-        while let Some(parent) = self.loosened.pop() {
-            self.release(parent);
+    /// A held block that is loose is parked.
+    pub(super) fn park(&mut self, block: u64, unaligned: bool, now: Duration) {
+        let record = self.records.get_mut(&block).expect("just held");
+        let Link::Loose(parked) = &mut record.link else { return };
+        let guest = parked.get_or_insert_with(|| Parked {
+            ticket: self.parked.enter(block, now),
+            unaligned: false,
+        });
+        if unaligned && !guest.unaligned {
+            guest.unaligned = true;
+            self.unaligned += 1;
         }
     }
 
-    fn room(&mut self, parked: bool) -> &mut Room {
+    pub(super) fn room(&mut self, parked: bool) -> &mut Room {
         if parked { &mut self.parked } else { &mut self.pending }
     }
+}
 
-    /// A parked block leaves the room.
-    pub(super) fn unpark(&mut self, block: u64) {
-        if let Link::Loose(parked) = &mut self.record(block).link
-            && let Some(guest) = parked.take()
-        {
-            self.parked.leave(guest.ticket);
-            self.unaligned -= usize::from(guest.unaligned);
-        }
-    }
-
-    /// Drop a pending or parked block though it is held.
-    pub(super) fn drop(&mut self, block: u64) {
-        self.unpend(block);
-        self.unpark(block);
-        self.change(block, Residency::clear);
-        self.release(block);
-        self.release_loosened();
-    }
-
-    /// Let a record go if nothing needs it, then the one it hung on, and so on upwards.
-    pub(super) fn release(&mut self, block: u64) {
-        let mut next = Some(block);
-        while let Some(block) = next {
-            if !self.records.get(&block).is_some_and(Record::is_idle) {
-                return;
-            }
-            let record = self.records.remove(&block).expect("just looked up");
-            next = match record.link {
-                Link::Loose(_) => None,
-                Link::Bound { parent, .. } => parent,
-                Link::Pending { parent, ticket, parked } => {
-                    self.room(parked).leave(ticket);
-                    self.stop_waiting(block, parent);
-                    Some(parent)
-                }
-            };
-            if let Some(parent) = next {
-                self.record(parent).children -= 1;
-            }
-        }
-    }
-
-    fn stop_waiting(&mut self, block: u64, parent: u64) {
-        if let Some(blocks) = self.waiting.get_mut(&parent) {
-            blocks.remove(&block);
-            if blocks.is_empty() {
-                self.waiting.remove(&parent);
-            }
-        }
-    }
-
-    fn record(&mut self, block: u64) -> &mut Record {
-        self.records
-            .get_mut(&block)
-            .expect("a record that another one names is there")
+fn keep(store: &Store<'_>, index: usize) -> Kept {
+    Kept {
+        namespace: store.namespace(index),
+        tokens: store.ids(index).to_vec(),
+        extra: store.extra(index).into(),
     }
 }

@@ -3,10 +3,12 @@
 use hashbrown::HashMap;
 
 use super::PrefixIndex;
+use super::forests::Forests;
+use super::geometry::Geometry;
 use super::group::Group;
-use super::record::{Kept, Link, Namespace, Record};
+use super::record::{Kept, Link, Namespace};
+use super::residency::Residency;
 use super::source::Source;
-use super::table::Geometry;
 use super::tier::Tier;
 use crate::tokens::TokenVec;
 
@@ -54,28 +56,63 @@ impl PrefixIndex {
         let worker = state.workers.get(id)?;
         let dump = |(dp_rank, source): (_, &Source)| RankDump {
             dp_rank,
-            events: source.dump(),
+            events: source.dump(&state.forests),
         };
         Some(state.ranks(worker).map(dump).collect())
     }
 }
 
+/// A block that a source knows.
+struct Known<'a> {
+    block: u64,
+    parent: Option<u64>,
+    residency: &'a Residency,
+    kept: Option<&'a Kept>,
+}
+
 impl Source {
-    fn dump(&self) -> Vec<DumpEvent> {
+    fn known<'a>(&'a self, forests: &'a Forests) -> Vec<Known<'a>> {
+        let keeps = self.setup.keep_tokens;
+        let mut known: Vec<_> = self
+            .records
+            .iter()
+            .map(|(&block, record)| {
+                let pending = match &record.link {
+                    Link::Loose(_) => None,
+                    Link::Pending(pending) => Some(&**pending),
+                };
+                Known {
+                    block,
+                    parent: pending.map(|pending| pending.parent),
+                    residency: &record.residency,
+                    kept: pending.map(|pending| &pending.kept).filter(|_| keeps),
+                }
+            })
+            .collect();
+        if let Some(forest) = self.geometry.and_then(|geometry| forests.get(geometry)) {
+            known.extend(self.placed(forests).map(|(number, residency)| Known {
+                block: forest.blocks.engine(number),
+                parent: forest.link(number).parent().map(|parent| forest.blocks.engine(parent)),
+                residency,
+                kept: forest.kept(number).filter(|_| keeps),
+            }));
+        }
+        known
+    }
+
+    fn dump(&self, forests: &Forests) -> Vec<DumpEvent> {
         let mut first = Vec::new();
         let mut rest: Vec<DumpEvent> = Vec::new();
         let mut props = Vec::new();
-        for block in self.top_down() {
-            let record = &self.records[&block];
-            let kept = record.kept.as_deref().filter(|_| self.setup.keep_tokens);
-            let parent = match record.link {
-                Link::Loose(_) => None,
-                Link::Pending { parent, .. } => Some(parent),
-                Link::Bound { parent, .. } => parent,
-            };
-            let mut holds = record.residency.holds().to_vec();
-            holds.sort_unstable();
-            let place = self.binding_hold(record, kept, parent.is_none());
+        for Known {
+            block,
+            parent,
+            residency,
+            kept,
+        } in top_down(self.known(forests))
+        {
+            let mut holds = residency.holds().to_vec();
+            let place = self.binding_hold(residency, kept, parent.is_none());
             if let Some(place) = place {
                 let (tier, group) = place;
                 append(
@@ -107,15 +144,9 @@ impl Source {
     }
 
     /// The tier and group in which a block is stored first, which is where its tokens are told.
-    fn binding_hold(&self, record: &Record, kept: Option<&Kept>, is_root: bool) -> Option<(Tier, u8)> {
+    fn binding_hold(&self, residency: &Residency, kept: Option<&Kept>, is_root: bool) -> Option<(Tier, u8)> {
         let full = self.groups.full();
-        let mut holds: Vec<_> = record
-            .residency
-            .holds()
-            .iter()
-            .map(|hold| (hold.tier, hold.group))
-            .collect();
-        holds.sort_unstable();
+        let holds: Vec<_> = residency.holds().iter().map(|hold| (hold.tier, hold.group)).collect();
         let Some(_) = kept else { return holds.first().copied() };
         let is_full = |&(_, group): &(Tier, u8)| full & (1 << group) != 0;
         let natural = holds
@@ -139,33 +170,29 @@ impl Source {
             group,
         }
     }
+}
 
-    /// Every block, parents before their children and chains in one piece.
-    fn top_down(&self) -> Vec<u64> {
-        let mut children: HashMap<Option<u64>, Vec<u64>> = HashMap::new();
-        for (&block, record) in &self.records {
-            let parent = match record.link {
-                Link::Bound { parent, .. } => parent,
-                Link::Pending { parent, .. } => Some(parent),
-                Link::Loose(_) => None,
-            };
-            children.entry(parent).or_default().push(block);
-        }
-        children
-            .values_mut()
-            .for_each(|blocks| blocks.sort_unstable_by(|one, other| other.cmp(one)));
-        let mut order = Vec::with_capacity(self.records.len());
-        let mut next = children.remove(&None).unwrap_or_default();
-        while let Some(block) = next.pop() {
-            order.push(block);
-            next.extend(children.remove(&Some(block)).unwrap_or_default());
-        }
-        // Blocks that wait for each other in a circle hang on no root.
-        let mut rest: Vec<_> = children.into_values().flatten().collect();
-        rest.sort_unstable();
-        order.extend(rest);
-        order
+/// Every block, parents before their children and chains in one piece.
+fn top_down(known: Vec<Known<'_>>) -> Vec<Known<'_>> {
+    let mut children: HashMap<Option<u64>, Vec<Known<'_>>> = HashMap::new();
+    let count = known.len();
+    for block in known {
+        children.entry(block.parent).or_default().push(block);
     }
+    children
+        .values_mut()
+        .for_each(|blocks| blocks.sort_unstable_by_key(|known| std::cmp::Reverse(known.block)));
+    let mut order = Vec::with_capacity(count);
+    let mut next = children.remove(&None).unwrap_or_default();
+    while let Some(known) = next.pop() {
+        next.extend(children.remove(&Some(known.block)).unwrap_or_default());
+        order.push(known);
+    }
+    // Blocks that wait for each other in a circle hang on no root.
+    let mut rest: Vec<_> = children.into_values().flatten().collect();
+    rest.sort_unstable_by_key(|known| known.block);
+    order.extend(rest);
+    order
 }
 
 /// Add an event: to the last one where both are alike and (`chained`) it goes on where that one ends.

@@ -1,14 +1,14 @@
-//! Workers, sources and blocks in the form that snapshots have.
+//! Workers and their sources in the form that snapshots have, with the blocks that have no place.
 
 use std::time::Duration;
 
+use super::geometry::Geometry;
 use super::group::{Group, Groups, Kind, MAX_GROUPS};
 use super::pack::{Pack, Reader, SnapshotError};
-use super::record::{Kept, Link, Parked, Record};
+use super::record::{Kept, Link, Parked, Pending, Record};
 use super::residency::{Hold, Residency};
 use super::source::{Setup, Source};
-use super::table::Geometry;
-use super::tier::Tier;
+use super::tier::{Tier, Tiers};
 use super::worker::Worker;
 
 /// A worker in a snapshot.
@@ -76,32 +76,39 @@ impl SourceImage {
         }
     }
 
-    /// Fill an empty source.
+    /// Every group that a residency names must be one of the source's.
+    pub fn check(&self, residency: &Residency, reader: &Reader<'_>) -> Result<(), SnapshotError> {
+        let groups = self.groups.all().len();
+        match residency.holds().iter().find(|hold| usize::from(hold.group) >= groups) {
+            None => Ok(()),
+            Some(hold) => Err(reader.error(format!(
+                "expected one of {groups} groups before here, found {}",
+                hold.group
+            ))),
+        }
+    }
+
+    /// Fill an empty source, but for the blocks that have a place.
     pub fn fill(&self, source: &mut Source, now: Duration) {
         source.last_seq = self.last_seq;
         source.geometry = self.geometry;
         source.groups = self.groups.clone();
         source.error.clone_from(&self.error);
         for (block, record) in &self.records {
-            match record.link {
-                Link::Loose(None) | Link::Bound { .. } => {}
+            match &record.link {
+                Link::Loose(None) => {}
                 Link::Loose(Some(guest)) => {
                     source.parked.enter_with(guest.ticket, *block, now);
                     source.unaligned += usize::from(guest.unaligned);
                 }
-                Link::Pending { parent, ticket, parked } => {
-                    let room = if parked {
-                        &mut source.parked
-                    } else {
-                        &mut source.pending
-                    };
-                    room.enter_with(ticket, *block, now);
-                    source.waiting.entry(parent).or_default().insert(*block);
+                Link::Pending(pending) => {
+                    source.room(pending.parked).enter_with(pending.ticket, *block, now);
+                    source.waiting.entry(pending.parent).or_default().insert(*block);
                 }
             }
+            source.count(Tiers::default(), record.residency.tiers(source.groups.full()));
             source.records.insert(*block, record.clone());
         }
-        source.held = source.count_held();
     }
 }
 
@@ -144,15 +151,9 @@ impl Pack for SourceImage {
             error: Pack::unpack(reader)?,
             records: Pack::unpack(reader)?,
         };
-        let groups = image.groups.all().len();
-        let mut holds = image.records.iter().flat_map(|(_, record)| record.residency.holds());
-        match holds.find(|hold| usize::from(hold.group) >= groups) {
-            None => Ok(image),
-            Some(hold) => Err(reader.error(format!(
-                "expected one of {groups} groups before here, found {}",
-                hold.group
-            ))),
-        }
+        let mut residencies = image.records.iter().map(|(_, record)| &record.residency);
+        residencies.try_for_each(|residency| image.check(residency, reader))?;
+        Ok(image)
     }
 }
 
@@ -229,12 +230,25 @@ impl Pack for Hold {
     }
 }
 
+impl Pack for Residency {
+    fn pack(&self, bytes: &mut Vec<u8>) {
+        self.holds().to_vec().pack(bytes);
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let residency = Self::new(Vec::unpack(reader)?);
+        let place = |hold: &Hold| (hold.tier, hold.group);
+        if residency.holds().windows(2).any(|two| place(&two[0]) == place(&two[1])) {
+            return Err(reader.error("expected each tier and group once before here, found one twice"));
+        }
+        Ok(residency)
+    }
+}
+
 /// Children are counted for each block, so a record's own count is all that is needed.
 impl Pack for Record {
     fn pack(&self, bytes: &mut Vec<u8>) {
-        let mut holds = self.residency.holds().to_vec();
-        holds.sort_unstable();
-        holds.pack(bytes);
+        self.residency.pack(bytes);
         self.children.pack(bytes);
         match &self.link {
             Link::Loose(None) => 0_u8.pack(bytes),
@@ -242,24 +256,18 @@ impl Pack for Record {
                 1_u8.pack(bytes);
                 (guest.ticket, guest.unaligned).pack(bytes);
             }
-            Link::Pending { parent, ticket, parked } => {
+            Link::Pending(pending) => {
                 2_u8.pack(bytes);
-                (*parent, (*ticket, *parked)).pack(bytes);
-                let kept = self.kept.as_deref().expect("a pending block keeps its tokens");
-                kept.tokens.pack(bytes);
-                kept.extra.pack(bytes);
-            }
-            Link::Bound { parent, content } => {
-                3_u8.pack(bytes);
-                (*parent, *content).pack(bytes);
+                (pending.parent, (pending.ticket, pending.parked)).pack(bytes);
+                pending.kept.tokens.pack(bytes);
+                pending.kept.extra.pack(bytes);
             }
         }
     }
 
     fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
-        let residency = Residency::new(Vec::unpack(reader)?);
+        let residency = Residency::unpack(reader)?;
         let children = u32::unpack(reader)?;
-        let mut kept = None;
         let link = match u8::unpack(reader)? {
             0 => Link::Loose(None),
             1 => {
@@ -269,16 +277,16 @@ impl Pack for Record {
             2 => {
                 let (parent, (ticket, parked)) = Pack::unpack(reader)?;
                 let (tokens, extra) = Pack::unpack(reader)?;
-                kept = Some(Box::new(Kept {
-                    namespace: None,
-                    tokens,
-                    extra,
-                }));
-                Link::Pending { parent, ticket, parked }
-            }
-            3 => {
-                let (parent, content) = Pack::unpack(reader)?;
-                Link::Bound { parent, content }
+                Link::Pending(Box::new(Pending {
+                    parent,
+                    ticket,
+                    parked,
+                    kept: Kept {
+                        namespace: None,
+                        tokens,
+                        extra,
+                    },
+                }))
             }
             other => return Err(reader.error(format!("expected a kind of link before here, found {other}"))),
         };
@@ -286,7 +294,6 @@ impl Pack for Record {
             residency,
             link,
             children,
-            kept,
         })
     }
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use super::geometry::Geometry;
 use super::group::Need;
-use super::prompt::Prompt;
-use super::source::Source;
-use super::table::{Geometry, Table};
+use super::residency::Residency;
+use super::source::{Owner, Source};
 use super::tier::{Tier, Tiers};
-use crate::hash::content;
 
 /// How much of a prompt one source holds, in blocks of the index's size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +27,11 @@ pub struct Match {
     pub state: Arc<str>,
 }
 
-/// What a walk down the prompt found for one source.
+/// What a walk down the prompt has found for one source.
 #[derive(Clone, Debug)]
-pub struct Walk {
-    /// Number of the source.
-    pub source: u32,
+pub struct Walk<'s> {
+    source: &'s Source,
+    full: u32,
     index_block: u64,
     engine_block: u64,
     needs: Vec<Need>,
@@ -47,16 +46,18 @@ pub struct Walk {
     /// Index blocks done by the fastest tier, and the slowest tier of the one that is not done.
     fastest: [usize; 4],
     slowest: Tier,
-    /// What this step has found.
+    /// What is known of the next blocks.
     tiers: Tiers,
     groups: u32,
 }
 
-impl Walk {
-    fn new(source: &Source, geometry: Geometry, index_block: u32) -> Self {
+impl<'s> Walk<'s> {
+    /// A walk that stands before the first block.
+    pub fn new(source: &'s Source, geometry: Geometry, index_block: u32) -> Self {
         let needs = source.groups.needs(u64::from(geometry.block_size));
         Self {
-            source: source.number,
+            source,
+            full: source.groups.full(),
             index_block: u64::from(index_block),
             engine_block: u64::from(geometry.block_size),
             runs: vec![0; needs.len()],
@@ -72,20 +73,37 @@ impl Walk {
         }
     }
 
-    /// One block further. False where the source does not hold it: the walk has ended.
-    fn step(&mut self) -> bool {
+    /// The number of its source among the holders.
+    pub fn member(&self) -> u32 {
+        self.source.member
+    }
+
+    /// It holds the next blocks so, besides what was said of them before.
+    pub fn see(&mut self, residency: &Residency) {
+        self.tiers = self.tiers.or(residency.tiers(self.full));
+        self.groups |= residency.groups();
+    }
+
+    /// So many blocks further, all of which are as they were seen. False where the source does not hold them: the walk
+    /// has ended.
+    pub fn advance(&mut self, blocks: usize) -> bool {
         let (tiers, groups) = (std::mem::take(&mut self.tiers), std::mem::take(&mut self.groups));
         let Some(fastest) = tiers.fastest() else { return false };
-        self.held += 1;
+        self.held += blocks;
         self.unbroken = self.unbroken.and(tiers);
         for tier in Tier::ALL {
             if self.unbroken.contains(tier) {
                 self.held_in[tier as usize] = self.held;
             }
         }
+        // If what the groups need is not there at the end of these blocks, it is not there in their midst either.
         let mut usable = true;
         for (need, run) in self.needs.iter().zip(&mut self.runs) {
-            *run = if groups & (1 << need.group) == 0 { 0 } else { *run + 1 };
+            *run = if groups & (1 << need.group) == 0 {
+                0
+            } else {
+                *run + blocks
+            };
             usable &= *run >= need.blocks.min(self.held);
         }
         if usable {
@@ -95,15 +113,18 @@ impl Walk {
         true
     }
 
-    /// Index blocks that end within this engine block take the slowest tier of the engine blocks they touch.
+    /// Index blocks that have ended take the slowest tier of the engine blocks they touch: the first of them what was
+    /// seen of it before too.
     fn count_fastest(&mut self, tier: Tier) {
-        self.slowest = self.slowest.max(tier);
         let end = self.held as u64 * self.engine_block;
-        let mut done: u64 = self.fastest.iter().sum::<usize>() as u64;
-        while (done + 1) * self.index_block <= end {
+        let done = self.fastest.iter().sum::<usize>();
+        let now_done = (end / self.index_block) as usize;
+        self.slowest = self.slowest.max(tier);
+        if now_done > done {
             self.fastest[self.slowest as usize] += 1;
-            done += 1;
-            self.slowest = if done * self.index_block < end { tier } else { Tier::Gpu };
+            self.fastest[tier as usize] += now_done - done - 1;
+            let is_cut = !end.is_multiple_of(self.index_block);
+            self.slowest = if is_cut { tier } else { Tier::Gpu };
         }
     }
 
@@ -111,57 +132,20 @@ impl Walk {
         (engine_blocks as u64 * self.engine_block / self.index_block) as usize
     }
 
-    /// The answer for this source.
-    pub fn finish(self, worker: Arc<str>, dp_rank: Option<i64>, state: Arc<str>) -> Match {
-        Match {
-            worker,
-            dp_rank,
-            total: self.blocks(self.held),
+    /// The answer for this source; None if that is not a single block.
+    pub fn finish(self) -> Option<Match> {
+        let total = self.blocks(self.held);
+        let Owner { worker, dp_rank, .. } = &self.source.owner;
+        (total > 0).then(|| Match {
+            worker: Arc::clone(worker),
+            dp_rank: *dp_rank,
+            total,
             tiers: self.held_in.map(|held| self.blocks(held)),
             usable: self.blocks(self.usable),
             fastest: self.fastest,
-            state,
-        }
+            state: self.source.state(),
+        })
     }
-}
-
-/// Walk down a prompt through the blocks of one geometry, for all sources at once, until none holds the next block.
-pub fn walk(
-    prompt: &Prompt<'_>,
-    geometry: Geometry,
-    table: &Table,
-    sources: &[Option<Source>],
-    index_block: u32,
-) -> Vec<Walk> {
-    let cut = prompt.cut(geometry, index_block);
-    let mut walks: Vec<Walk> = Vec::new();
-    let mut alive: Vec<usize> = Vec::new();
-    let mut place = vec![usize::MAX; sources.len()];
-    let mut last = prompt.root;
-    for index in 0..cut.blocks {
-        let Some(ids) = content::window(prompt.tokens, index, geometry.block_size as usize, geometry.pairs) else {
-            break;
-        };
-        last = content::block(last, ids, cut.extra.get(index).map(AsRef::as_ref));
-        for holder in table.get(last) {
-            let known = &mut place[holder.source as usize];
-            if *known == usize::MAX && index == 0 {
-                let source = sources[holder.source as usize].as_ref().expect("a holder is a source");
-                *known = walks.len();
-                alive.push(walks.len());
-                walks.push(Walk::new(source, geometry, index_block));
-            }
-            if let Some(walk) = walks.get_mut(*known) {
-                walk.tiers = walk.tiers.or(holder.tiers);
-                walk.groups |= holder.groups;
-            }
-        }
-        alive.retain(|&walk| walks[walk].step());
-        if alive.is_empty() {
-            break;
-        }
-    }
-    walks
 }
 
 /// Best first: usable, then fastest on the GPU, then by id and rank.

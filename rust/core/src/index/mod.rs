@@ -2,63 +2,82 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `tier`, `group`, `residency` | where a block is held, and how often |
-//! | `record`, `binding`, `room`, `source` | one rank of one worker: its blocks, their places, those that wait for one |
-//! | `table`, `worker`, `state` | all sources together: who holds which content |
-//! | `step`, `reading`, `prompt` | what comes in: events off the wire, prompts to match |
-//! | `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
-//! | `pack`, `image`, `snapshot` | all of it as bytes and back |
+//! | `tier`, `group`, `residency`, `geometry` | where a block is held, and how engines cut |
+//! | `table`, `blocks`, `holders` | blocks by hash, by number, and who holds them: what memory consists of |
+//! | `forest`, `forests`, `members` | all placed blocks, shared by the sources that name them alike |
+//! | `record`, `room`, `waiting` | blocks that have no place yet |
+//! | `source`, `membership`, `binding`, `counters` | one rank of one worker: what events do to its blocks |
+//! | `worker`, `state` | all of it under one lock |
+//! | `reading`, `slice`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
+//! | `trail`, `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
+//! | `pack`, `image`, `planting`, `snapshot` | all of it as bytes and back |
+//!
+//! Two locks. The *gate* is held by a batch from its first event to its last, together with other batches; alone by
+//! whatever must not see half a batch (snapshots, figures) or changes workers. The *state* is held by one slice of a
+//! batch while it is applied, and by each match for its look-ups; what can be read and hashed before is.
 
+mod applying;
 mod binding;
+mod blocks;
+mod counters;
 mod dump;
+mod forest;
+mod forests;
+mod geometry;
 mod group;
+mod holders;
 mod image;
 mod integrity;
 mod matching;
+mod members;
+mod membership;
 mod pack;
+mod planting;
 mod prompt;
 mod reading;
 mod record;
 mod report;
 mod residency;
 mod room;
+mod slice;
 mod snapshot;
 mod source;
 mod state;
 mod stats;
-mod step;
 mod table;
 mod tier;
+mod trail;
+mod waiting;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
+use smallvec::SmallVec;
 use thiserror::Error;
 
+pub use counters::Counters;
 pub use dump::{DumpEvent, RankDump};
+pub use geometry::Geometry;
 pub use group::{Group, Groups, Kind};
 pub use matching::Match;
 pub use pack::SnapshotError;
 pub use prompt::Prompt;
 pub use report::{Ignored, Report, SkippedEvent};
 pub use room::Bounds;
-pub use source::Counters;
 pub use stats::{Holdings, SourceStats, Stats};
-pub use table::Geometry;
 pub use tier::{Medium, Tier};
 pub use worker::{Handle, Target};
 
 use source::Setup;
 use state::State;
-use step::next_slice;
+use trail::Chain;
 
-use crate::wire::{self, Limits, read_batch};
+use crate::wire::{self, Limits};
 
 /// How an index is set up.
 #[derive(Clone, Copy, Debug)]
@@ -116,8 +135,7 @@ pub struct PrefixIndex {
     config: Config,
     number: u64,
     started: Instant,
-    /// Held by whoever changes anything, from the first of its steps to the last.
-    writer: Mutex<()>,
+    gate: RwLock<()>,
     state: RwLock<State>,
 }
 
@@ -130,7 +148,7 @@ impl PrefixIndex {
             config,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             started: Instant::now(),
-            writer: Mutex::new(()),
+            gate: RwLock::new(()),
             state: RwLock::new(State::default()),
         })
     }
@@ -140,9 +158,14 @@ impl PrefixIndex {
         &self.config
     }
 
-    /// Whether someone is at work, so that a call may have to wait.
+    /// Whether a match may have to wait.
+    pub fn is_written(&self) -> bool {
+        self.state.is_locked_exclusive()
+    }
+
+    /// Whether a batch may have to wait.
     pub fn is_busy(&self) -> bool {
-        self.writer.is_locked() || self.state.is_locked()
+        self.state.is_locked() || self.gate.is_locked_exclusive()
     }
 
     /// Add a worker, or give the handle of one that is there and set up alike (or holds nothing yet).
@@ -150,7 +173,7 @@ impl PrefixIndex {
         if let Some(block_size) = wanted.block_size {
             check_block_size(block_size)?;
         }
-        let _writer = self.writer.lock();
+        let _gate = self.gate.write();
         let mut state = self.state.write();
         let known = state.workers.get(id);
         let mut setup = known.map_or_else(|| self.default_setup(), |worker| worker.setup.clone());
@@ -167,7 +190,7 @@ impl PrefixIndex {
             Some(worker) if worker.setup == setup => worker.incarnation,
             Some(worker) => {
                 let incarnation = worker.incarnation;
-                if state.ranks(worker).any(|(_, source)| !source.records.is_empty()) {
+                if state.ranks(worker).any(|(_, source)| source.blocks() > 0) {
                     return Err(IndexError::Config(format!(
                         "worker {id:?}: expected the settings it was added with, got others while it holds blocks; \
                          remove or clear it first"
@@ -177,6 +200,8 @@ impl PrefixIndex {
                 incarnation
             }
         };
+        drop(state);
+        self.sweep();
         Ok(Handle {
             index: self.number,
             id: id.into(),
@@ -186,143 +211,63 @@ impl PrefixIndex {
 
     /// Remove a worker with all its ranks; its handles are dead. False if it was not there.
     pub fn remove_worker(&self, id: &str) -> bool {
-        let _writer = self.writer.lock();
-        self.state.write().remove(id)
+        let _gate = self.gate.write();
+        let removed = self.state.write().remove(id);
+        self.sweep();
+        removed
     }
 
     /// Forget what a worker holds, in one rank or (None) in all, and its last sequence.
     pub fn clear_worker(&self, id: &str, dp_rank: Option<i64>) {
-        let _writer = self.writer.lock();
+        let _gate = self.gate.write();
         self.state.write().clear(id, dp_rank);
+        self.sweep();
     }
 
     /// Set the state that matches report for a rank, or (None) for all ranks of a worker. False for a removed id.
     pub fn set_state(&self, id: &str, dp_rank: Option<i64>, name: &str) -> Result<bool, IndexError> {
-        let _writer = self.writer.lock();
+        let _gate = self.gate.write();
         let mut state = self.state.write();
         if state.workers.get(id).is_none() && !state.workers.is_removed(id) {
             self.check_room(&state)?;
         }
-        let worker = state.workers.resolve(Target::Id(id), &self.default_setup());
-        Ok(worker.map(|worker| worker.set_state(dp_rank, name)).is_some())
-    }
-
-    /// Apply a batch as it came off the wire. The rank in the batch beats `dp_rank`.
-    pub fn apply(
-        &self,
-        target: Target<'_>,
-        data: &[u8],
-        seq: Option<u64>,
-        dp_rank: Option<i64>,
-    ) -> Result<Report, IndexError> {
-        self.apply_at(target, data, seq, dp_rank, self.started.elapsed())
-    }
-
-    /// `apply` at a time of the index's clock.
-    fn apply_at(
-        &self,
-        target: Target<'_>,
-        data: &[u8],
-        seq: Option<u64>,
-        dp_rank: Option<i64>,
-        now: Duration,
-    ) -> Result<Report, IndexError> {
-        if let Target::Handle(handle) = target
-            && handle.index != self.number
-        {
-            return Err(IndexError::Config(format!(
-                "worker {:?}: the handle belongs to another index",
-                handle.id
-            )));
-        }
-        let batch = read_batch(data, &self.config.wire)?;
-        let mut report = Report::new(batch.dp_rank.or(dp_rank), &batch.skipped);
-        let _writer = self.writer.lock();
-        let number = match self.open(target, seq, report.dp_rank)? {
-            Ok(number) => number,
-            Err(ignored) => {
-                return Ok(Report {
-                    ignored: Some(ignored),
-                    ..report
-                });
-            }
-        };
-        let mut events = batch.events.iter();
-        loop {
-            let slice = next_slice(&mut events, &mut report);
-            let mut state = self.state.write();
-            for step in &slice {
-                state.apply(number, step, now, &mut report);
-            }
-            let (source, _) = state.source_mut(number);
-            report.dropped += source.expire(self.config.pending, self.config.parked, now);
-            if events.len() == 0 {
-                source.close_batch(seq, &mut report);
-                return Ok(report);
-            }
-        }
-    }
-
-    /// The source a batch is for, made on first sight, or why the batch is to be ignored.
-    fn open(
-        &self,
-        target: Target<'_>,
-        seq: Option<u64>,
-        dp_rank: Option<i64>,
-    ) -> Result<Result<u32, Ignored>, IndexError> {
-        let mut state = self.state.write();
-        let id = match target {
-            Target::Handle(handle) => &*handle.id,
-            Target::Id(id) => id,
-        };
-        let grows = match state.workers.get(id) {
-            None => !state.workers.is_removed(id),
-            Some(worker) => !worker.sources.is_empty() && !worker.sources.contains_key(&dp_rank),
-        };
-        if grows {
-            self.check_room(&state)?;
-        }
-        let setup = self.default_setup();
-        let Some(worker) = state.workers.resolve(target, &setup) else {
-            state.ignored_batches += 1;
-            return Ok(Err(Ignored::WorkerRemoved));
-        };
-        let (number, setup) = (worker.sources.get(&dp_rank).copied(), worker.setup.clone());
-        let Some(number) = number else {
-            let number = state.open(setup);
-            let worker = state.workers.get_mut(id).expect("just resolved");
-            worker.sources.insert(dp_rank, number);
-            return Ok(Ok(number));
-        };
-        let (source, _) = state.source_mut(number);
-        if seq.is_some() && seq <= source.last_seq {
-            source.counters.duplicates += 1;
-            return Ok(Err(Ignored::Duplicate));
-        }
-        Ok(Ok(number))
+        let is_there = state.workers.resolve(Target::Id(id), &self.default_setup()).is_some();
+        state.set_worker_state(id, dp_rank, name);
+        Ok(is_there)
     }
 
     /// How much of a prompt each source holds: those that hold at least one block, best first.
+    ///
+    /// The prompt is hashed outside of the lock, twice as far each time, until the index does not know how it goes on.
     pub fn match_prompt(&self, prompt: &Prompt<'_>) -> Vec<Match> {
-        let state = self.state.read();
-        let block = self.config.block_size;
-        let walks: Vec<_> = state
-            .tables
-            .iter()
-            .flat_map(|(geometry, table)| matching::walk(prompt, geometry, table, &state.sources, block))
-            .collect();
-        if walks.is_empty() {
-            return Vec::new();
+        let mut chains: SmallVec<[Chain; 1]> = SmallVec::new();
+        loop {
+            let state = self.state.read();
+            let mut short: SmallVec<[usize; 1]> = SmallVec::new();
+            for (geometry, forest) in state.forests.iter() {
+                let place = chains.iter().position(|chain| chain.geometry() == geometry);
+                let place = place.unwrap_or_else(|| {
+                    chains.push(Chain::new(prompt, geometry, self.config.block_size));
+                    chains.len() - 1
+                });
+                if chains[place].is_short(forest) {
+                    short.push(place);
+                }
+            }
+            if short.is_empty() {
+                return self.answer(&state, &chains);
+            }
+            drop(state);
+            short.iter().for_each(|&place| chains[place].extend(prompt));
         }
-        let owners = state.owners();
-        let mut matches: Vec<Match> = walks
-            .into_iter()
-            .filter_map(|walk| {
-                let (worker, rank) = owners[walk.source as usize]?;
-                Some(walk.finish(Arc::clone(&worker.id), rank, state.state_name(worker, rank)))
-            })
-            .filter(|found| found.total > 0)
-            .collect();
+    }
+
+    fn answer(&self, state: &State, chains: &[Chain]) -> Vec<Match> {
+        let walks = chains.iter().filter_map(|chain| {
+            let forest = state.forests.get(chain.geometry())?;
+            Some(trail::walk(chain, forest, state, self.config.block_size))
+        });
+        let mut matches: Vec<Match> = walks.flatten().filter_map(matching::Walk::finish).collect();
         matching::sort(&mut matches);
         matches
     }

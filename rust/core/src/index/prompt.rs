@@ -1,7 +1,7 @@
 //! A prompt to be matched: its tokens, its namespace, and its extra keys cut as each engine cuts them.
 
+use super::geometry::Geometry;
 use super::reading::{ExtraEntry, rewrite};
-use super::table::Geometry;
 use crate::hash::content::{self, Adapter};
 use crate::tokens::TokenSlice;
 use crate::wire::{Raw, Value, Writer};

@@ -1,99 +1,63 @@
-//! From an event on the wire to what the index takes.
+//! Parts of events in the form that the index takes them.
 
 use super::group::Kind;
 use super::record::Namespace;
-use super::source::Store;
-use super::table::Geometry;
-use super::tier::Tier;
 use crate::hash::content::{self, Adapter};
-use crate::tokens::TokenVec;
-use crate::wire::{Elements, EngineHash, Raw, Stored, Value, Writer};
+use crate::wire::{Elements, Raw, Stored, Value, Writer};
 
-/// A store read off the wire: everything it borrows from is in here.
-#[derive(Debug)]
-pub struct Reading {
-    blocks: Vec<u64>,
-    tokens: TokenVec,
-    extra: Vec<Box<[u8]>>,
-    namespace: Namespace,
-    root: u64,
-    geometry: Geometry,
-    units: usize,
-    parent: Option<u64>,
-    group: u64,
-    kind: Option<Kind>,
+/// What else than tokens a store says about the identity of its blocks.
+#[derive(Clone, Debug)]
+pub struct Identity<'a> {
+    lora_name: Option<&'a str>,
+    lora_id: Option<i64>,
+    cache_salt: Option<&'a str>,
+    /// Extra keys in canonical form, an entry a block or nothing at all.
+    pub extra: Vec<Box<[u8]>>,
 }
 
-impl Reading {
-    /// Read a store. None where its block size cannot be one: 0 or too large, with tokens.
-    pub fn new(event: &Stored<'_>) -> Option<Self> {
-        let units = event.token_ids.len();
-        let block_size = match u32::try_from(event.block_size) {
-            Ok(size) if size > 0 || units == 0 => size,
-            _ if units == 0 => 0,
-            _ => return None,
-        };
-        let mut tokens = TokenVec::default();
-        event.token_ids.copy_into(&mut tokens);
-        let parent = event.parent_block_hash.map(EngineHash::key);
+impl<'a> Identity<'a> {
+    /// Read it from a store.
+    pub fn read(event: &Stored<'a>) -> Self {
         let mut salt = event.cache_salt.filter(|salt| !salt.is_empty());
         let mut extra = Vec::new();
         if let Some(keys) = &event.extra_keys {
             for (index, entry) in keys.iter().take(event.block_hashes.len()).enumerate() {
-                let is_root = index == 0 && parent.is_none();
+                let is_root = index == 0 && event.parent_block_hash.is_none();
                 let entry = ExtraEntry::read(entry, event.lora_name, is_root);
                 salt = salt.or(entry.salt);
                 extra.push(entry.canonical());
             }
+            if extra.iter().all(|entry| entry.is_empty()) {
+                extra = Vec::new();
+            }
         }
-        if extra.iter().all(|entry| entry.is_empty()) {
-            extra = Vec::new();
-        }
-        let kind = event
-            .kv_cache_spec_kind
-            .map(|name| Kind::read(name, event.kv_cache_spec_sliding_window));
-        Some(Self {
-            blocks: event.block_hashes.iter().map(EngineHash::key).collect(),
-            tokens,
+        Self {
+            lora_name: event.lora_name,
+            lora_id: event.lora_id,
+            cache_salt: salt,
             extra,
-            root: content::root(Adapter::new(event.lora_name, event.lora_id), salt),
-            namespace: Namespace {
-                lora_name: event.lora_name.map(str::to_owned),
-                lora_id: event.lora_id,
-                cache_salt: salt.map(str::to_owned),
-            },
-            geometry: Geometry {
-                block_size,
-                pairs: event.token_ids.is_pairs(),
-            },
-            units,
-            parent,
-            group: event.group_idx.unwrap_or(0),
-            kind,
-        })
-    }
-
-    /// Blocks it stores.
-    pub fn blocks(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// The store, in the tier that the event names.
-    pub fn store(&self, tier: Tier, keep_namespace: bool) -> Store<'_> {
-        Store {
-            blocks: &self.blocks,
-            parent: self.parent,
-            tokens: self.tokens.as_slice(),
-            units: self.units,
-            geometry: self.geometry,
-            root: self.root,
-            namespace: keep_namespace.then_some(&self.namespace),
-            extra: &self.extra,
-            tier,
-            group: self.group,
-            kind: self.kind,
         }
     }
+
+    /// The seed of the namespace's first blocks.
+    pub fn root(&self) -> u64 {
+        content::root(Adapter::new(self.lora_name, self.lora_id), self.cache_salt)
+    }
+
+    /// The namespace, to be kept.
+    pub fn namespace(&self) -> Namespace {
+        Namespace {
+            lora_name: self.lora_name.map(str::to_owned),
+            lora_id: self.lora_id,
+            cache_salt: self.cache_salt.map(str::to_owned),
+        }
+    }
+}
+
+/// The kind of its group, where the store says it.
+pub fn kind(event: &Stored<'_>) -> Option<Kind> {
+    let name = event.kv_cache_spec_kind?;
+    Some(Kind::read(name, event.kv_cache_spec_sliding_window))
 }
 
 /// A block's entry of `extra_keys`, without what names the namespace.

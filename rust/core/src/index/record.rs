@@ -1,31 +1,29 @@
-//! What a source knows about one of its blocks.
+//! What a source knows about a block that has no place: held by hash only, or waiting for its parent.
 
 use super::residency::Residency;
-use super::table::Holder;
 use crate::hash::content::{self, Adapter};
 use crate::tokens::TokenVec;
 
-/// Where a block belongs.
+/// Why a block has no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Known by its engine hash only. Parked while it is held; else it is there because others wait for it.
     Loose(Option<Parked>),
     /// Its tokens are known, its parent's place is not yet.
-    Pending {
-        /// The block it waits for.
-        parent: u64,
-        /// Its ticket.
-        ticket: u64,
-        /// It waits in the parked room: it came by a store that could not have named its namespace.
-        parked: bool,
-    },
-    /// It has its content hash, and keeps it for as long as the record is there.
-    Bound {
-        /// The block above; None at the start of a prompt.
-        parent: Option<u64>,
-        /// The content hash.
-        content: u64,
-    },
+    Pending(Box<Pending>),
+}
+
+/// What a block waits for, and what it needs to be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The block it waits for.
+    pub parent: u64,
+    /// Its ticket.
+    pub ticket: u64,
+    /// It waits in the parked room: it came by a store that could not have named its namespace.
+    pub parked: bool,
+    /// What it is computed from.
+    pub kept: Kept,
 }
 
 /// A held block without a place.
@@ -46,6 +44,14 @@ pub struct Kept {
     pub tokens: TokenVec,
     /// Its extra keys in canonical form; empty for none.
     pub extra: Box<[u8]>,
+}
+
+impl Kept {
+    /// Bytes on the heap, with its own.
+    pub fn size_bytes(&self) -> usize {
+        let id = if self.tokens.as_slice().is_narrow() { 4 } else { 8 };
+        size_of::<Self>() + self.tokens.as_slice().len() * id + self.extra.len()
+    }
 }
 
 /// A namespace, owned.
@@ -69,19 +75,17 @@ impl Namespace {
     }
 }
 
-/// One block of one source.
+/// One block of one source that has no place.
 ///
-/// It stays while it is held, or while blocks below it (held, or with held blocks below them) hang on it: a hole.
+/// It stays while it is held, or while others wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Where it is held.
     pub residency: Residency,
-    /// Where it belongs.
+    /// Why it has no place.
     pub link: Link,
-    /// Records whose parent it is, bound or pending.
+    /// Blocks that wait for it.
     pub children: u32,
-    /// What it was computed from.
-    pub kept: Option<Box<Kept>>,
 }
 
 impl Default for Record {
@@ -90,7 +94,6 @@ impl Default for Record {
             residency: Residency::default(),
             link: Link::Loose(None),
             children: 0,
-            kept: None,
         }
     }
 }
@@ -99,15 +102,5 @@ impl Record {
     /// Whether nothing needs it any more.
     pub fn is_idle(&self) -> bool {
         self.residency.is_empty() && self.children == 0
-    }
-
-    /// The table's entry for it, once it is bound.
-    pub fn holder(&self, block: u64, source: u32, full: u32) -> Holder {
-        Holder {
-            block,
-            source,
-            groups: self.residency.groups(),
-            tiers: self.residency.tiers(full),
-        }
     }
 }

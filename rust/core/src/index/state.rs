@@ -1,20 +1,23 @@
-//! All that one lock guards: workers, their sources, and the tables of who holds what.
+//! All that one lock guards: workers, their sources, and the forests of who holds what.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::Link;
+use super::forests::Forests;
+use super::geometry::Geometry;
+use super::members::Members;
 use super::report::Report;
-use super::source::{Refusal, Setup, Source};
-use super::step::Step;
-use super::table::Tables;
+use super::slice::{Action, Slice};
+use super::source::{Owner, Refusal, Setup, Source};
 use super::worker::{Worker, Workers};
 
-/// Workers, sources, tables.
+/// Workers, sources, forests.
 #[derive(Debug, Default)]
 pub struct State {
-    /// Who holds which content.
-    pub tables: Tables,
+    /// Who holds what.
+    pub forests: Forests,
+    /// Which source each member of the forests is.
+    pub members: Members,
     /// Sources by number; None where one was removed.
     pub sources: Vec<Option<Source>>,
     /// Workers by id.
@@ -30,10 +33,36 @@ impl State {
         self.sources[*number as usize].as_ref()
     }
 
+    /// The content of a block that a source has placed.
+    pub fn content(&self, number: u32, block: u64) -> Option<u64> {
+        let source = self.sources[number as usize].as_ref()?;
+        let forest = self.forests.get(source.geometry?)?;
+        forest.find(source.member, block).map(|block| forest.content(block))
+    }
+
+    /// Ask the processor for what a slice of a source's batch will look at.
+    pub fn prefetch(&self, number: u32, slice: &Slice<'_>) {
+        let Some(source) = self.sources[number as usize].as_ref() else {
+            return;
+        };
+        let Some(forest) = source.geometry.and_then(|geometry| self.forests.get(geometry)) else {
+            return;
+        };
+        for action in slice.actions() {
+            match action {
+                Action::Store(store) => store
+                    .foreseen()
+                    .for_each(|(block, content)| forest.prefetch(block, content)),
+                Action::Remove { blocks, .. } => blocks.iter().for_each(|&block| forest.prefetch(block, None)),
+                Action::Clear => {}
+            }
+        }
+    }
+
     /// A source by number.
-    pub fn source_mut(&mut self, number: u32) -> (&mut Source, &mut Tables) {
+    pub fn source_mut(&mut self, number: u32) -> &mut Source {
         let source = self.sources[number as usize].as_mut();
-        (source.expect("a number in use has a source"), &mut self.tables)
+        source.expect("a number in use has a source")
     }
 
     /// A worker's sources with their ranks.
@@ -55,33 +84,42 @@ impl State {
         owners
     }
 
-    /// The state of a worker's rank: what the transport said, but `degraded` while the source has an error.
-    pub fn state_name(&self, worker: &Worker, dp_rank: Option<i64>) -> Arc<str> {
-        match self.find(worker, dp_rank) {
-            Some(Source { error: Some(_), .. }) => "degraded".into(),
-            _ => Arc::clone(worker.state(dp_rank)),
-        }
-    }
-
     /// Set a worker up anew; none of its sources holds anything.
     pub fn set_up(&mut self, id: &str, setup: &Setup) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.setup = setup.clone();
-        for &number in worker.sources.values() {
+        for number in worker.sources.values().copied().collect::<Vec<_>>() {
+            self.source_mut(number).setup = setup.clone();
+            self.clear_source(number);
+        }
+    }
+
+    /// Set the state of a worker's rank, or of all its ranks.
+    pub fn set_worker_state(&mut self, id: &str, dp_rank: Option<i64>, name: &str) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.set_state(dp_rank, name);
+        for (&rank, &number) in &worker.sources {
             if let Some(source) = &mut self.sources[number as usize] {
-                source.setup = setup.clone();
-                source.clear(&mut self.tables);
+                source.owner.state = Arc::clone(worker.state(rank));
             }
         }
     }
 
-    /// Make a source; its number.
-    pub fn open(&mut self, setup: Setup) -> u32 {
+    /// Make a source for a rank of a worker that is there; its number.
+    pub fn open(&mut self, id: &str, dp_rank: Option<i64>) -> u32 {
         let number = self.sources.iter().position(Option::is_none).unwrap_or_else(|| {
             self.sources.push(None);
             self.sources.len() - 1
         });
-        self.sources[number] = Some(Source::new(number as u32, setup));
+        let worker = self.workers.get_mut(id).expect("the worker is there");
+        worker.sources.insert(dp_rank, number as u32);
+        let owner = Owner {
+            worker: Arc::clone(&worker.id),
+            dp_rank,
+            state: Arc::clone(worker.state(dp_rank)),
+        };
+        let member = self.members.enlist(Some(number as u32));
+        self.sources[number] = Some(Source::new(owner, member, worker.setup.clone()));
         number as u32
     }
 
@@ -89,16 +127,10 @@ impl State {
     pub fn clear(&mut self, id: &str, dp_rank: Option<i64>) {
         let Some(worker) = self.workers.get(id) else { return };
         let cleared = |rank: &Option<i64>| dp_rank.is_none() || *rank == dp_rank;
-        let numbers: Vec<_> = worker
-            .sources
-            .iter()
-            .filter(|(rank, _)| cleared(rank))
-            .map(|(_, &n)| n)
-            .collect();
-        for number in numbers {
-            let (source, tables) = self.source_mut(number);
-            source.clear(tables);
-            source.last_seq = None;
+        let ranks = worker.sources.iter().filter(|(rank, _)| cleared(rank));
+        for number in ranks.map(|(_, &number)| number).collect::<Vec<_>>() {
+            self.clear_source(number);
+            self.source_mut(number).last_seq = None;
         }
     }
 
@@ -109,33 +141,95 @@ impl State {
             return false;
         };
         for number in worker.sources.into_values() {
-            self.sources[number as usize] = None;
+            if let Some(source) = self.sources[number as usize].take() {
+                self.members.free(source.member);
+            }
         }
         true
     }
 
-    /// Apply one event to a source and say so in the report.
-    pub fn apply(&mut self, number: u32, step: &Step, now: Duration, report: &mut Report) {
-        let (source, tables) = self.source_mut(number);
-        match step {
-            Step::Store { reading, tier, offset } => {
-                let store = reading.store(*tier, source.setup.keep_tokens);
-                match source.store(tables, &store, now) {
-                    Ok(()) => report.stored += store.blocks.len(),
-                    Err(refusal) => return refuse(source, refusal, *offset, report),
-                }
+    /// A source holds nothing any more.
+    fn clear_source(&mut self, number: u32) {
+        let source = self.sources[number as usize]
+            .as_mut()
+            .expect("a number in use has a source");
+        let mut member = source.member;
+        if let Some(geometry) = source.geometry
+            && let Some(forest) = self.forests.get_mut(geometry)
+        {
+            if forest.records() == source.bound {
+                // Nobody else holds anything in it.
+                self.fell(geometry);
+            } else if source.bound > 0 {
+                forest.retire(member);
+                self.members.retire(member);
+                member = self.members.enlist(Some(number));
             }
-            Step::Remove { blocks, medium, group } => {
-                let removal = source.remove(tables, blocks, *medium, *group);
+        }
+        self.source_mut(number).forget(member);
+    }
+
+    /// Take away a forest in which no source holds anything.
+    fn fell(&mut self, geometry: Geometry) {
+        if let Some(forest) = self.forests.remove(geometry) {
+            forest.retired().iter().for_each(|&member| self.members.free(member));
+        }
+    }
+
+    /// Apply one event to a source and say so in the report.
+    pub fn apply(&mut self, number: u32, action: &Action<'_>, now: Duration, report: &mut Report) {
+        let source = self.sources[number as usize]
+            .as_mut()
+            .expect("a number in use has a source");
+        match action {
+            Action::Store(store) => match source.store(&mut self.forests, store, now) {
+                Ok(()) => report.stored += store.blocks.len(),
+                Err(refusal) => return refuse(source, refusal, store.offset, report),
+            },
+            Action::Remove { blocks, medium, group } => {
+                let removal = source.remove(&mut self.forests, blocks, *medium, *group);
                 report.removed += removal.removed;
                 report.removal_misses += removal.misses;
             }
-            Step::Clear => {
-                source.clear(tables);
+            Action::Clear => {
+                self.clear_source(number);
                 report.cleared += 1;
             }
         }
         report.events += 1;
+    }
+
+    /// After some events: give back what a source's forest no longer needs.
+    pub fn tidy(&mut self, number: u32) {
+        let Some(geometry) = self.source_mut(number).geometry else {
+            return;
+        };
+        let Some(forest) = self.forests.get_mut(geometry) else {
+            return;
+        };
+        forest.sets.tidy();
+        if forest.is_empty() {
+            self.fell(geometry);
+        }
+    }
+
+    /// Take retired members out of some more blocks. False when there is nothing left to do.
+    pub fn sweep(&mut self) -> bool {
+        let Self { forests, members, .. } = self;
+        let Some((geometry, forest)) = forests.iter_mut().find(|(_, forest)| !forest.retired().is_empty()) else {
+            return false;
+        };
+        forest.sweep_some().iter().for_each(|&member| members.free(member));
+        forest.sets.tidy();
+        if forest.is_empty() {
+            self.fell(geometry);
+        }
+        true
+    }
+
+    /// Whether retired members are still to be swept out.
+    pub fn is_littered(&self) -> bool {
+        self.forests.iter().any(|(_, forest)| !forest.retired().is_empty())
     }
 
     /// The same workers, holding nothing.
@@ -146,17 +240,6 @@ impl State {
             workers,
             ignored_batches: self.ignored_batches,
             ..Self::default()
-        }
-    }
-
-    /// Enter every holder that the sources know into the tables, which are empty.
-    pub fn fill_tables(&mut self) {
-        for source in self.sources.iter().flatten() {
-            for (&block, record) in &source.records {
-                if matches!(record.link, Link::Bound { .. }) {
-                    source.publish(&mut self.tables, block);
-                }
-            }
         }
     }
 }
@@ -175,13 +258,15 @@ fn refuse(source: &mut Source, refusal: Refusal, offset: usize, report: &mut Rep
             source.error = Some(message.clone());
             report.error = Some(message);
         }
-        Refusal::Groups => report.skip(
-            "too-many-groups",
-            offset,
-            format!(
-                "group_idx: expected at most {} groups, got one more",
-                super::group::MAX_GROUPS
-            ),
-        ),
+        Refusal::Groups => {
+            let limit = super::group::MAX_GROUPS;
+            let reason = format!("group_idx: expected at most {limit} groups, got one more");
+            report.skip("too-many-groups", offset, reason);
+        }
+        Refusal::Blocks => {
+            let limit = super::blocks::MAX_BLOCKS;
+            let reason = format!("block_hashes: expected at most {limit} distinct blocks in the index, got more");
+            report.skip("too-many-blocks", offset, reason);
+        }
     }
 }

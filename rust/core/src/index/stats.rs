@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use super::PrefixIndex;
-use super::record::{Kept, Record};
-use super::source::{Counters, Source};
+use super::counters::Counters;
+use super::forests::Forests;
+use super::geometry::Geometry;
+use super::record::{Link, Record};
+use super::residency::Residency;
+use super::source::Source;
 use super::state::State;
-use super::table::{Geometry, Holder};
 use super::tier::Tier;
 
 /// Figures of one source.
@@ -46,7 +49,7 @@ pub type Holdings = (Option<i64>, [Vec<i64>; 4]);
 pub struct Stats {
     /// Distinct contents held by anyone.
     pub blocks: usize,
-    /// Bytes in use, estimated.
+    /// Bytes in use, as the parts account for them.
     pub memory_bytes: usize,
     /// Batches that came for removed workers.
     pub ignored_batches: u64,
@@ -59,6 +62,8 @@ pub struct Stats {
 impl PrefixIndex {
     /// Figures; cheap.
     pub fn stats(&self) -> Stats {
+        // No half batch, and nothing that is still to be swept out.
+        let _gate = self.gate.write();
         self.state.read().stats()
     }
 
@@ -69,7 +74,7 @@ impl PrefixIndex {
         Some(
             state
                 .ranks(worker)
-                .map(|(rank, source)| (rank, source.holdings()))
+                .map(|(rank, source)| (rank, source.holdings(&state.forests)))
                 .collect(),
         )
     }
@@ -79,50 +84,63 @@ impl State {
     fn stats(&self) -> Stats {
         let mut workers: Vec<_> = self.workers.iter().collect();
         workers.sort_by_key(|worker| &worker.id);
-        let sources = workers.iter().flat_map(|worker| {
-            self.ranks(worker)
-                .map(|(rank, source)| source.stats(Arc::clone(&worker.id), rank, self.state_name(worker, rank)))
-        });
+        let sources = workers
+            .iter()
+            .flat_map(|worker| self.ranks(worker).map(|(_, source)| source.stats()));
         Stats {
-            blocks: self.tables.iter().map(|(_, table)| table.len()).sum(),
-            memory_bytes: self.memory(),
+            blocks: self.forests.iter().map(|(_, forest)| forest.held()).sum(),
+            memory_bytes: self.size_bytes(),
             ignored_batches: self.ignored_batches,
             sources: sources.collect(),
             workers: workers.iter().map(|worker| Arc::clone(&worker.id)).collect(),
         }
     }
 
-    fn memory(&self) -> usize {
-        let tables: usize = self.tables.iter().map(|(_, table)| table.memory()).sum();
-        let contents: usize = self.tables.iter().map(|(_, table)| table.len()).sum();
-        let sources = || self.sources.iter().flatten();
-        // Of several holders of one content, all but the first lie outside of the table.
-        let holders: usize = sources().map(|source| source.records.len()).sum();
-        tables + holders.saturating_sub(contents) * size_of::<Holder>() + sources().map(Source::memory).sum::<usize>()
+    fn size_bytes(&self) -> usize {
+        let forests = self
+            .forests
+            .iter()
+            .map(|(_, forest)| size_of_val(forest) + forest.size_bytes());
+        let sources = self.sources.iter().flatten().map(Source::size_bytes);
+        size_of::<Self>()
+            + forests.sum::<usize>()
+            + sources.sum::<usize>()
+            + self.sources.capacity() * size_of::<Option<Source>>()
+            + self.members.size_bytes()
+            + self.workers.size_bytes()
     }
 }
 
 impl Source {
-    fn holdings(&self) -> [Vec<i64>; 4] {
+    fn holdings(&self, forests: &Forests) -> [Vec<i64>; 4] {
         let full = self.groups.full();
-        Tier::ALL.map(|tier| {
-            let held = self
-                .records
-                .iter()
-                .filter(|(_, record)| record.residency.tiers(full).contains(tier));
-            held.map(|(&block, _)| block as i64).collect()
-        })
+        let mut held: [Vec<i64>; 4] = Default::default();
+        let mut add = |block: u64, residency: &Residency| {
+            let tiers = residency.tiers(full);
+            for tier in Tier::ALL.into_iter().filter(|&tier| tiers.contains(tier)) {
+                held[tier as usize].push(block as i64);
+            }
+        };
+        for (&block, record) in &self.records {
+            add(block, &record.residency);
+        }
+        if let Some(forest) = self.geometry.and_then(|geometry| forests.get(geometry)) {
+            for (number, residency) in self.placed(forests) {
+                add(forest.blocks.engine(number), residency);
+            }
+        }
+        held
     }
 
-    fn stats(&self, worker: Arc<str>, dp_rank: Option<i64>, state: Arc<str>) -> SourceStats {
+    fn stats(&self) -> SourceStats {
         SourceStats {
-            worker,
-            dp_rank,
-            state,
+            worker: Arc::clone(&self.owner.worker),
+            dp_rank: self.owner.dp_rank,
+            state: self.state(),
             error: self.error.clone(),
             geometry: self.geometry,
             tiers: self.held,
-            blocks: self.records.len(),
+            blocks: self.blocks(),
             pending: self.pending.len(),
             parked: self.parked.len(),
             unaligned: self.unaligned,
@@ -131,17 +149,17 @@ impl Source {
         }
     }
 
-    fn memory(&self) -> usize {
-        let with_tokens = if self.setup.keep_tokens {
-            self.records.len()
-        } else {
-            self.pending.len()
+    /// Bytes on the heap: what waits, and forks.
+    fn size_bytes(&self) -> usize {
+        let kept = |record: &Record| match &record.link {
+            Link::Loose(_) => 0,
+            Link::Pending(pending) => size_of_val(&**pending) + pending.kept.size_bytes(),
         };
-        let block_size = self.geometry.map_or(0, |geometry| geometry.block_size as usize);
-        let waiting = self.pending.len() + self.parked.len();
-        size_of::<Self>()
+        // Of a set in `waiting` and of a guest in a room.
+        let waits = 6 * size_of::<u64>();
+        self.forks.capacity() * (size_of::<(u32, u32)>() + 1)
             + self.records.capacity() * (size_of::<(u64, Record)>() + 1)
-            + with_tokens * (size_of::<Kept>() + block_size * size_of::<u32>())
-            + waiting * 4 * size_of::<u64>()
+            + self.records.values().map(kept).sum::<usize>()
+            + (self.pending.len() + self.parked.len()) * waits
     }
 }

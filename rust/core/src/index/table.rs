@@ -1,121 +1,263 @@
-//! From content hash to holders: one table for all workers whose blocks have the same size.
+//! A hash table from 64-bit keys to block numbers that stores neither: 11 to 16 bytes an entry.
+//!
+//! A slot is `tag << 32 | block`, the tag being 32 mixed bits of the key. Home places grow with the tag, so growing,
+//! shrinking and closing the gap after a removal read nothing but the slots. Two keys with one tag are told apart by
+//! the caller, who can see the block's own key. The upper bits of the tag choose a shard that grows on its own: a
+//! small part of the table at a time, so that nobody waits for the whole of it.
 
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
-use smallvec::SmallVec;
+const SHARD_BITS: u32 = 9;
+/// Most entries that 100 slots may hold; linear probing gets slow above.
+const MAX_LOAD_PERCENT: usize = 75;
+const MIN_SLOTS: usize = 4;
+const EMPTY: u64 = u64::MAX;
 
-use super::tier::Tiers;
-
-/// How an engine cuts tokens into blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Geometry {
-    /// Tokens (pairs, for bigrams) in a block.
-    pub block_size: u32,
-    /// Blocks of pairs: each covers one token of the next block too.
-    pub pairs: bool,
+/// Block numbers by key; several blocks may share one. `u32::MAX` is not a block number.
+#[derive(Debug)]
+pub struct BlockTable {
+    shards: Box<[Shard]>,
+    slots: usize,
 }
 
-/// One block of one source that has this content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// What the engine calls the block.
-    pub block: u64,
-    /// The source that holds it.
-    pub source: u32,
-    /// Groups that hold it in any tier, a bit each.
-    pub groups: u32,
-    /// Tiers in which a full-attention group holds it.
-    pub tiers: Tiers,
-}
-
-/// Holders by content hash.
 #[derive(Clone, Debug, Default)]
-pub struct Table(HashMap<u64, SmallVec<[Holder; 1]>>);
+struct Shard {
+    slots: Box<[u64]>,
+    len: usize,
+}
 
-impl Table {
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+impl Default for BlockTable {
+    fn default() -> Self {
+        Self {
+            shards: vec![Shard::default(); 1 << SHARD_BITS].into_boxed_slice(),
+            slots: 0,
+        }
     }
+}
 
-    /// Distinct contents.
+/// Engine hashes may be small numbers in a row; a multiplication spreads them over the tag.
+fn tag(key: u64) -> u32 {
+    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
+}
+
+fn tag_of(slot: u64) -> u32 {
+    (slot >> 32) as u32
+}
+
+fn shard_of(tag: u32) -> usize {
+    (tag >> (u32::BITS - SHARD_BITS)) as usize
+}
+
+impl BlockTable {
+    /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.shards.iter().map(|shard| shard.len).sum()
     }
 
-    /// Who holds a content.
-    pub fn get(&self, content: u64) -> &[Holder] {
-        self.0.get(&content).map_or(&[], |holders| holders)
+    /// Bytes on the heap.
+    pub fn size_bytes(&self) -> usize {
+        self.shards.len() * size_of::<Shard>() + self.slots * size_of::<u64>()
     }
 
-    /// Enter a holder, or replace its entry.
-    pub fn set(&mut self, content: u64, holder: Holder) {
-        let holders = self.0.entry(content).or_default();
-        match find(holders, holder.source, holder.block) {
-            Some(place) => holders[place] = holder,
-            None => holders.push(holder),
+    /// Ask the processor for the key's slot, to be there when it is looked at.
+    #[allow(unsafe_code)]
+    pub fn prefetch(&self, key: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let tag = tag(key);
+            let shard = &self.shards[shard_of(tag)];
+            // SAFETY: a prefetch changes nothing that can be seen, whatever the address.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(shard.slots.as_ptr().wrapping_add(shard.home(tag)).cast());
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = key;
+    }
+
+    /// Blocks under the key, and others whose keys have the same tag.
+    pub fn candidates(&self, key: u64) -> impl Iterator<Item = u32> {
+        let tag = tag(key);
+        let shard = &self.shards[shard_of(tag)];
+        Candidates {
+            slots: &shard.slots,
+            at: shard.home(tag),
+            tag,
         }
     }
 
-    /// Take a holder out, if it is there.
-    pub fn unset(&mut self, content: u64, source: u32, block: u64) {
-        if let Entry::Occupied(mut entry) = self.0.entry(content) {
-            if let Some(place) = find(entry.get(), source, block) {
-                entry.get_mut().swap_remove(place);
-            }
-            if entry.get().is_empty() {
-                entry.remove();
-            }
+    /// Add a block under the key.
+    pub fn insert(&mut self, key: u64, block: u32) {
+        debug_assert_ne!(block, u32::MAX);
+        let tag = tag(key);
+        let shard = &mut self.shards[shard_of(tag)];
+        let before = shard.slots.len();
+        if (shard.len + 1) * 100 > before * MAX_LOAD_PERCENT {
+            shard.resize(before * 3 / 2);
         }
+        shard.place(u64::from(tag) << 32 | u64::from(block));
+        shard.len += 1;
+        self.slots = self.slots + shard.slots.len() - before;
     }
 
-    /// Every content and its holders.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &[Holder])> {
-        self.0.iter().map(|(&content, holders)| (content, holders.as_slice()))
-    }
-
-    /// Bytes of the map itself; further holders of one content lie outside.
-    pub fn memory(&self) -> usize {
-        self.0.capacity() * (size_of::<(u64, SmallVec<[Holder; 1]>)>() + 1)
+    /// Take a block under the key away; false if it is not there.
+    pub fn remove(&mut self, key: u64, block: u32) -> bool {
+        let tag = tag(key);
+        let shard = &mut self.shards[shard_of(tag)];
+        let before = shard.slots.len();
+        let removed = shard.remove(u64::from(tag) << 32 | u64::from(block));
+        self.slots = self.slots + shard.slots.len() - before;
+        removed
     }
 }
 
-fn find(holders: &[Holder], source: u32, block: u64) -> Option<usize> {
-    holders
-        .iter()
-        .position(|holder| holder.source == source && holder.block == block)
+/// A walk along a probe sequence. Some slot is empty, so it ends.
+struct Candidates<'a> {
+    slots: &'a [u64],
+    at: usize,
+    tag: u32,
 }
 
-/// The tables of all geometries in use; few.
-#[derive(Clone, Debug, Default)]
-pub struct Tables(Vec<(Geometry, Table)>);
+impl Iterator for Candidates<'_> {
+    type Item = u32;
 
-impl Tables {
-    /// Enter a holder, or replace its entry.
-    pub fn set(&mut self, geometry: Geometry, content: u64, holder: Holder) {
-        let place = self.find(geometry).unwrap_or_else(|| {
-            self.0.push((geometry, Table::default()));
-            self.0.len() - 1
-        });
-        self.0[place].1.set(content, holder);
+    fn next(&mut self) -> Option<u32> {
+        loop {
+            let slot = *self.slots.get(self.at)?;
+            if slot == EMPTY {
+                return None;
+            }
+            self.at += 1;
+            if self.at == self.slots.len() {
+                self.at = 0;
+            }
+            if tag_of(slot) == self.tag {
+                return Some(slot as u32);
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Where a tag belongs: its lower bits, scaled to the slots.
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag << SHARD_BITS) * self.slots.len() as u64) >> 32) as usize
     }
 
-    /// Take a holder out, if it is there; a table that is empty after it goes too.
-    pub fn unset(&mut self, geometry: Geometry, content: u64, source: u32, block: u64) {
-        if let Some(place) = self.find(geometry) {
-            self.0[place].1.unset(content, source, block);
-            if self.0[place].1.is_empty() {
-                self.0.swap_remove(place);
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.slots.len() { 0 } else { place + 1 }
+    }
+
+    fn place(&mut self, slot: u64) {
+        let mut at = self.home(tag_of(slot));
+        while self.slots[at] != EMPTY {
+            at = self.after(at);
+        }
+        self.slots[at] = slot;
+    }
+
+    fn resize(&mut self, slots: usize) {
+        let slots = vec![EMPTY; slots.max(MIN_SLOTS)].into_boxed_slice();
+        let old = std::mem::replace(&mut self.slots, slots);
+        old.into_iter()
+            .filter(|&slot| slot != EMPTY)
+            .for_each(|slot| self.place(slot));
+    }
+
+    fn remove(&mut self, wanted: u64) -> bool {
+        let mut at = self.home(tag_of(wanted));
+        loop {
+            match self.slots.get(at) {
+                None | Some(&EMPTY) => return false,
+                Some(&slot) if slot == wanted => break,
+                Some(_) => at = self.after(at),
+            }
+        }
+        self.close_gap(at);
+        self.len -= 1;
+        if self.len == 0 {
+            self.slots = Box::default();
+        } else if self.slots.len() > MIN_SLOTS && self.len * 4 < self.slots.len() {
+            self.resize(self.len * 2);
+        }
+        true
+    }
+
+    /// Move later entries of the probe sequence back, so that no search stops too early (no tombstones).
+    fn close_gap(&mut self, mut gap: usize) {
+        let count = self.slots.len();
+        let mut at = gap;
+        loop {
+            at = self.after(at);
+            let slot = self.slots[at];
+            if slot == EMPTY {
+                break;
+            }
+            let home = self.home(tag_of(slot));
+            // The entry may move into the gap unless its home lies after the gap, going round.
+            let distance_from_home = (at + count - home) % count;
+            let distance_from_gap = (at + count - gap) % count;
+            if distance_from_home >= distance_from_gap {
+                self.slots[gap] = slot;
+                gap = at;
+            }
+        }
+        self.slots[gap] = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The key that a tag was made of.
+    fn key(tag: u64) -> u64 {
+        let mut inverse: u64 = 1;
+        for _ in 0..6 {
+            inverse = inverse.wrapping_mul(2_u64.wrapping_sub(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(inverse)));
+        }
+        (tag << 32).wrapping_mul(inverse)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_of_pairs(steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..4), 0..400)) {
+            // Few tags, all in the last part of one shard: long probe sequences that wrap around.
+            let key = |small: u64| key((1 << 23) - 1 - small / 2);
+            let mut table = BlockTable::default();
+            let mut model: HashSet<(u64, u32)> = HashSet::new();
+            for (add, small, block) in steps {
+                let pair = (key(small), block);
+                if add && model.insert(pair) {
+                    table.insert(pair.0, pair.1);
+                } else if !add {
+                    prop_assert_eq!(table.remove(pair.0, pair.1), model.remove(&pair));
+                }
+                for small in 0..40 {
+                    let mut found: Vec<_> = table.candidates(key(small)).collect();
+                    let mut expected: Vec<_> = (0..4).filter(|&block| model.contains(&(key(small), block))).collect();
+                    found.sort_unstable();
+                    expected.sort_unstable();
+                    prop_assert_eq!(found, expected);
+                }
             }
         }
     }
 
-    /// All geometries in use and their tables.
-    pub fn iter(&self) -> impl Iterator<Item = (Geometry, &Table)> {
-        self.0.iter().map(|(geometry, table)| (*geometry, table))
-    }
-
-    fn find(&self, geometry: Geometry) -> Option<usize> {
-        self.0.iter().position(|(known, _)| *known == geometry)
+    #[test]
+    fn an_emptied_table_gives_its_memory_back() {
+        let mut table = BlockTable::default();
+        let empty = table.size_bytes();
+        for block in 0..100_000 {
+            table.insert(u64::from(block) * 7919, block);
+        }
+        assert!(table.size_bytes() - empty < 100_000 * 17);
+        for block in 0..100_000 {
+            assert!(table.remove(u64::from(block) * 7919, block));
+        }
+        assert_eq!(table.size_bytes(), empty);
     }
 }

@@ -119,6 +119,12 @@ impl Workers {
         self.iter().map(|worker| worker.sources.len().max(1)).sum()
     }
 
+    /// Bytes on the heap, about.
+    pub fn size_bytes(&self) -> usize {
+        self.known.capacity() * (size_of::<(Arc<str>, Worker)>() + 1)
+            + (self.removed.capacity() + self.removed_order.capacity()) * size_of::<Arc<str>>()
+    }
+
     /// Whether the id was removed and not added since.
     pub fn is_removed(&self, id: &str) -> bool {
         self.removed.contains(id)

@@ -1,0 +1,121 @@
+//! Applying a batch: read, hashed, and committed a slice at a time.
+
+use std::time::Duration;
+
+use super::report::{Ignored, Report};
+use super::slice::Slice;
+use super::worker::Target;
+use super::{IndexError, PrefixIndex};
+use crate::wire::read_batch;
+
+impl PrefixIndex {
+    /// Apply a batch as it came off the wire. The rank in the batch beats `dp_rank`.
+    pub fn apply(
+        &self,
+        target: Target<'_>,
+        data: &[u8],
+        seq: Option<u64>,
+        dp_rank: Option<i64>,
+    ) -> Result<Report, IndexError> {
+        self.apply_at(target, data, seq, dp_rank, self.started.elapsed())
+    }
+
+    /// `apply` at a time of the index's clock.
+    pub(super) fn apply_at(
+        &self,
+        target: Target<'_>,
+        data: &[u8],
+        seq: Option<u64>,
+        dp_rank: Option<i64>,
+        now: Duration,
+    ) -> Result<Report, IndexError> {
+        if let Target::Handle(handle) = target
+            && handle.index != self.number
+        {
+            return Err(IndexError::Config(format!(
+                "worker {:?}: the handle belongs to another index",
+                handle.id
+            )));
+        }
+        let batch = read_batch(data, &self.config.wire)?;
+        let mut report = Report::new(batch.dp_rank.or(dp_rank), &batch.skipped);
+        let _gate = self.gate.read();
+        let number = match self.open(target, seq, report.dp_rank)? {
+            Ok(number) => number,
+            Err(ignored) => {
+                return Ok(Report {
+                    ignored: Some(ignored),
+                    ..report
+                });
+            }
+        };
+        let mut events = batch.events.iter();
+        let mut slice = Slice::default();
+        loop {
+            slice.read(&mut events, &mut report);
+            self.prepare(number, &mut slice);
+            let mut state = self.state.write();
+            for action in slice.actions() {
+                state.apply(number, &action, now, &mut report);
+            }
+            let source = state.source_mut(number);
+            report.dropped += source.expire(self.config.pending, self.config.parked, now);
+            state.tidy(number);
+            if events.len() == 0 {
+                state.source_mut(number).close_batch(&mut report);
+                break;
+            }
+        }
+        self.sweep();
+        Ok(report)
+    }
+
+    /// Hash a slice, and have at hand what applying it will look at. Others may write in between: what is foreseen here
+    /// is looked at again when the slice is applied.
+    fn prepare(&self, number: u32, slice: &mut Slice<'_>) {
+        slice.hash(|parent| self.state.read().content(number, parent));
+        self.state.read().prefetch(number, slice);
+    }
+
+    /// Sweep out what was cleared, some blocks at a time.
+    pub(super) fn sweep(&self) {
+        if self.state.read().is_littered() {
+            while self.state.write().sweep() {}
+        }
+    }
+
+    /// The source a batch is for, made on first sight, or why the batch is to be ignored.
+    fn open(
+        &self,
+        target: Target<'_>,
+        seq: Option<u64>,
+        dp_rank: Option<i64>,
+    ) -> Result<Result<u32, Ignored>, IndexError> {
+        let mut state = self.state.write();
+        let id = match target {
+            Target::Handle(handle) => &*handle.id,
+            Target::Id(id) => id,
+        };
+        let grows = match state.workers.get(id) {
+            None => !state.workers.is_removed(id),
+            Some(worker) => !worker.sources.is_empty() && !worker.sources.contains_key(&dp_rank),
+        };
+        if grows {
+            self.check_room(&state)?;
+        }
+        let setup = self.default_setup();
+        let Some(worker) = state.workers.resolve(target, &setup) else {
+            state.ignored_batches += 1;
+            return Ok(Err(Ignored::WorkerRemoved));
+        };
+        let number = worker.sources.get(&dp_rank).copied();
+        let number = number.unwrap_or_else(|| state.open(id, dp_rank));
+        let source = state.source_mut(number);
+        if seq.is_some() && seq <= source.last_seq {
+            source.counters.duplicates += 1;
+            return Ok(Err(Ignored::Duplicate));
+        }
+        source.last_seq = seq.or(source.last_seq);
+        Ok(Ok(number))
+    }
+}

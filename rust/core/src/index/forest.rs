@@ -1,0 +1,348 @@
+//! All placed blocks of one geometry: the trees of prompts, and who holds which block.
+//!
+//! A block stands for one content under one engine hash below one parent. Sources whose engines name blocks alike
+//! share it; a source is a member of the block's holders while it holds it, or while it holds blocks below it. So the
+//! blocks of a source are closed upwards: whoever is a member of a block is a member of all above it.
+//!
+//! A member that was *retired* counts nowhere from that moment on. What it held is swept later, some blocks at a time.
+
+use hashbrown::HashMap;
+
+use super::blocks::{BlockNumber, Blocks, Flag, Link};
+use super::holders::{HolderSet, HolderSets, Member, NOBODY, Outcome};
+use super::record::Kept;
+use super::residency::{Change, Residency};
+use super::table::BlockTable;
+
+/// The trees of one geometry.
+#[derive(Debug, Default)]
+pub struct Forest {
+    pub(super) blocks: Blocks,
+    pub(super) sets: HolderSets,
+    by_content: BlockTable,
+    by_engine: BlockTable,
+    /// What blocks were computed from, where that is kept.
+    kept: HashMap<BlockNumber, Box<Kept>>,
+    kept_bytes: usize,
+    /// Contents that somebody holds.
+    held: usize,
+    /// Members over all blocks, of retired sources too.
+    records: usize,
+    retired: Vec<Member>,
+    sweep: Option<Sweep>,
+}
+
+/// Retired members on their way out of all holders.
+#[derive(Debug)]
+struct Sweep {
+    members: Vec<Member>,
+    next: BlockNumber,
+}
+
+/// Blocks that are looked at and changed under one hold of the lock.
+const LOOKED_AT: u32 = 4096;
+const SWEPT: usize = 256;
+
+/// A block under the name that a source gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The source is a member.
+    Mine(BlockNumber),
+    /// Others are, and what the source says about it is the same.
+    Alike(BlockNumber),
+    /// No such block.
+    Nothing,
+}
+
+impl Forest {
+    /// Whether there is no block.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.len() == 0
+    }
+
+    /// Contents that somebody holds.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// How many more blocks there can be for sure.
+    pub fn room(&self) -> usize {
+        self.blocks.room()
+    }
+
+    /// The content hash of a block.
+    pub fn content(&self, block: BlockNumber) -> u64 {
+        self.blocks.content(block)
+    }
+
+    /// What a block hangs on and who holds it.
+    pub fn link(&self, block: BlockNumber) -> Link {
+        self.blocks.link(block)
+    }
+
+    /// Members over all blocks.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Bytes on the heap.
+    pub fn size_bytes(&self) -> usize {
+        self.blocks.size_bytes()
+            + self.sets.size_bytes()
+            + self.by_content.size_bytes()
+            + self.by_engine.size_bytes()
+            + self.kept_bytes
+            + self.kept.capacity() * (size_of::<(BlockNumber, Box<Kept>)>() + 1)
+    }
+
+    /// The block that a member calls so.
+    pub fn find(&self, member: Member, engine: u64) -> Option<BlockNumber> {
+        self.with_engine(engine).find(|&block| self.is_member(block, member))
+    }
+
+    /// The same, for a caller who expects it at `guess`.
+    pub fn find_near(&self, member: Member, engine: u64, guess: BlockNumber) -> Option<BlockNumber> {
+        match self.blocks.try_link(guess) {
+            Some(link) if self.sets.contains(link.holders, member) && self.is_named(guess, engine) => Some(guess),
+            _ => self.find(member, engine),
+        }
+    }
+
+    /// The block that a member calls so, or one that others call so with the same content and parent.
+    pub fn seek(&self, member: Member, engine: u64, content: u64, parent: Option<BlockNumber>) -> Found {
+        if let Some(parent) = parent
+            && let Some(found) = self.seek_next(member, engine, content, parent)
+        {
+            return found;
+        }
+        let mut alike = Found::Nothing;
+        for block in self.with_engine(engine) {
+            if self.is_member(block, member) {
+                return Found::Mine(block);
+            }
+            if self.blocks.content(block) == content && self.blocks.link(block).parent() == parent {
+                alike = Found::Alike(block);
+            }
+        }
+        alike
+    }
+
+    /// `seek` where the block is mostly found: under the number after its parent's. None where that does not tell.
+    fn seek_next(&self, member: Member, engine: u64, content: u64, parent: BlockNumber) -> Option<Found> {
+        let next = parent + 1;
+        let link = self.blocks.try_link(next)?;
+        if link.holders == NOBODY || !self.is_named(next, engine) {
+            return None;
+        }
+        if self.sets.contains(link.holders, member) {
+            return Some(Found::Mine(next));
+        }
+        let alike = self.blocks.content(next) == content && link.parent() == Some(parent);
+        // No other block has this engine hash, so the source cannot have given it to another one.
+        (alike && !link.has(Flag::Homonym)).then_some(Found::Alike(next))
+    }
+
+    /// Ask the processor for what a store of such a block will look at.
+    pub fn prefetch(&self, engine: u64, content: Option<u64>) {
+        self.by_engine.prefetch(engine);
+        if let Some(content) = content {
+            self.by_content.prefetch(content);
+        }
+    }
+
+    /// Whether a source that was not retired is a member of a block with this content.
+    pub fn knows(&self, content: u64) -> bool {
+        self.with_content(content).any(|block| self.is_live(block))
+    }
+
+    /// All blocks with this engine hash.
+    pub fn with_engine(&self, engine: u64) -> impl Iterator<Item = BlockNumber> {
+        let blocks = self.by_engine.candidates(engine);
+        blocks.filter(move |&block| self.is_named(block, engine))
+    }
+
+    /// Entries of the tables by engine hash and by content.
+    pub fn table_entries(&self) -> [usize; 2] {
+        [self.by_engine.len(), self.by_content.len()]
+    }
+
+    /// All blocks with this content.
+    pub fn with_content(&self, content: u64) -> impl Iterator<Item = BlockNumber> {
+        let blocks = self.by_content.candidates(content);
+        blocks.filter(move |&block| self.blocks.content(block) == content)
+    }
+
+    /// Whether a source that was not retired is a member of the block. Its parents are live too then.
+    pub fn is_live(&self, block: BlockNumber) -> bool {
+        let set = self.blocks.link(block).holders;
+        if self.retired.is_empty() {
+            return set != NOBODY;
+        }
+        let holders = self.sets.holders(set);
+        holders.iter().any(|holder| !self.retired.contains(&holder.member))
+    }
+
+    /// Where a member holds a block; None if it is none of its members.
+    pub fn residency(&self, block: BlockNumber, member: Member) -> Option<&Residency> {
+        self.sets.find(self.blocks.link(block).holders, member)
+    }
+
+    /// Whether a source is a member of the block.
+    pub fn is_member(&self, block: BlockNumber, member: Member) -> bool {
+        self.sets.contains(self.blocks.link(block).holders, member)
+    }
+
+    fn is_named(&self, block: BlockNumber, engine: u64) -> bool {
+        self.blocks.engine(block) == engine
+    }
+
+    /// Add a block that nobody holds yet; a member must be made at once.
+    pub fn add(&mut self, engine: u64, content: u64, parent: Option<BlockNumber>) -> BlockNumber {
+        let block = self.plant(engine, content, parent);
+        if let Some(parent) = parent.filter(|&parent| parent + 1 != block) {
+            self.blocks.set(parent, Flag::Fork, true);
+        }
+        block
+    }
+
+    /// The same for a block whose parent may not be there yet; the caller flags it.
+    pub fn plant(&mut self, engine: u64, content: u64, parent: Option<BlockNumber>) -> BlockNumber {
+        let block = self.blocks.insert(engine, content, parent);
+        let homonyms = self.with_engine(engine).map(|other| (other, Flag::Homonym));
+        let aliases = self.with_content(content).map(|other| (other, Flag::Alias));
+        let shared: Vec<_> = homonyms.chain(aliases).collect();
+        for (other, flag) in shared {
+            self.blocks.set(other, flag, true);
+            self.blocks.set(block, flag, true);
+        }
+        self.by_engine.insert(engine, block);
+        self.by_content.insert(content, block);
+        block
+    }
+
+    /// What a change would make of a member's (or a newcomer's) part in a block.
+    pub fn foresee(&mut self, block: BlockNumber, member: Member, change: Change, groups: u32) -> Outcome {
+        let set = self.blocks.link(block).holders;
+        self.sets.change(set, member, change, groups)
+    }
+
+    /// Let a block have other holders; if that is nobody the block is gone.
+    pub fn set_holders(&mut self, block: BlockNumber, to: HolderSet) {
+        let from = self.blocks.link(block).holders;
+        if from == to {
+            return;
+        }
+        let members = |set| self.sets.holders(set).len();
+        self.records = self.records + members(to) - members(from);
+        self.sets.moved(from, to);
+        let (was_held, is_held) = (self.sets.is_held(from), self.sets.is_held(to));
+        if was_held != is_held && !self.is_held_under_another_name(block) {
+            self.held = self.held + usize::from(is_held) - usize::from(was_held);
+        }
+        if to == NOBODY {
+            self.remove(block);
+        } else {
+            self.blocks.set_holders(block, to);
+        }
+    }
+
+    fn is_held_under_another_name(&self, block: BlockNumber) -> bool {
+        self.blocks.link(block).has(Flag::Alias)
+            && self
+                .with_content(self.blocks.content(block))
+                .any(|other| other != block && self.sets.is_held(self.blocks.link(other).holders))
+    }
+
+    fn remove(&mut self, block: BlockNumber) {
+        let (engine, content) = (self.blocks.engine(block), self.blocks.content(block));
+        let link = self.blocks.link(block);
+        self.by_engine.remove(engine, block);
+        self.by_content.remove(content, block);
+        self.blocks.remove(block);
+        if let Some(kept) = self.kept.remove(&block) {
+            self.kept_bytes -= kept.size_bytes();
+        }
+        if link.has(Flag::Homonym) {
+            let last = last_of(self.with_engine(engine));
+            if let Some(other) = last {
+                self.blocks.set(other, Flag::Homonym, false);
+            }
+        }
+        if link.has(Flag::Alias) {
+            let last = last_of(self.with_content(content));
+            if let Some(other) = last {
+                self.blocks.set(other, Flag::Alias, false);
+            }
+        }
+    }
+
+    /// Whether a member of a block is a member of one below it. `forks` counts those that do not have the next number.
+    pub fn has_children(&self, block: BlockNumber, member: Member, forks: &HashMap<BlockNumber, u32>) -> bool {
+        let next = self.blocks.try_link(block + 1);
+        if let Some(next) = next
+            && next.holders != NOBODY
+            && next.parent() == Some(block)
+            && self.sets.contains(next.holders, member)
+        {
+            return true;
+        }
+        self.blocks.link(block).has(Flag::Fork) && forks.contains_key(&block)
+    }
+
+    /// What a block was computed from, where that is kept.
+    pub fn kept(&self, block: BlockNumber) -> Option<&Kept> {
+        self.kept.get(&block).map(|kept| &**kept)
+    }
+
+    /// Keep what a block was computed from.
+    pub fn keep(&mut self, block: BlockNumber, kept: Kept) {
+        self.kept_bytes += kept.size_bytes();
+        if let Some(before) = self.kept.insert(block, Box::new(kept)) {
+            self.kept_bytes -= before.size_bytes();
+        }
+    }
+
+    /// A member holds nothing any more, wherever its number still stands.
+    pub fn retire(&mut self, member: Member) {
+        self.retired.push(member);
+    }
+
+    /// Members that were retired and may still be in sets.
+    pub fn retired(&self) -> &[Member] {
+        &self.retired
+    }
+
+    /// Take retired members out of the holders of some more blocks. Gives those that are in no set any more.
+    pub fn sweep_some(&mut self) -> Vec<Member> {
+        let sweep = self.sweep.take();
+        let Sweep { members, mut next } = sweep.unwrap_or_else(|| Sweep {
+            members: self.retired.clone(),
+            next: 0,
+        });
+        let end = self.blocks.end().min(next.saturating_add(LOOKED_AT));
+        let mut swept = 0;
+        while next < end && swept < SWEPT {
+            if self.blocks.contains(next) {
+                let before = self.blocks.link(next).holders;
+                let after = members.iter().fold(before, |set, &member| {
+                    let outcome = self.sets.change(set, member, Change::Clear, 0);
+                    outcome.to
+                });
+                swept += usize::from(before != after);
+                self.set_holders(next, after);
+            }
+            next += 1;
+        }
+        if next < self.blocks.end() {
+            self.sweep = Some(Sweep { members, next });
+            return Vec::new();
+        }
+        self.retired.retain(|member| !members.contains(member));
+        members
+    }
+}
+
+/// The only one there is.
+fn last_of(mut blocks: impl Iterator<Item = BlockNumber>) -> Option<BlockNumber> {
+    blocks.next().filter(|_| blocks.next().is_none())
+}
