@@ -18,18 +18,20 @@ class Published(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request that came in."""
+    """A request that came in, with the client's clock."""
 
     id: int
     prompt: "array[int]"
+    at: float
 
 
 class Answered(NamedTuple):
-    """A request that was answered."""
+    """A request that was answered, with the client's clock."""
 
     id: int
     outputs: list[int]
     cached_tokens: int
+    at: float
 
 
 class Run(NamedTuple):
@@ -68,9 +70,10 @@ def _lines(lines: Iterator[dict[str, Any]], scale: int) -> Iterator[Published | 
             yield Published(bytes.fromhex(line["frames"][2]))
         elif line.get("op") == "request":
             prompt = _prompt(line["hash_ids"], line["input_length"], scale)
-            yield Asked(line["id"], prompt[: line["prompt_tokens"]])
+            yield Asked(line["id"], prompt[: line["prompt_tokens"]], line["t"])
         elif line.get("op") == "response":
-            yield Answered(line["id"], line["output_token_ids"], line["usage"]["cached_tokens"])
+            cached = line["usage"]["cached_tokens"]
+            yield Answered(line["id"], line["output_token_ids"], cached, line["t"])
 
 
 def _prompt(hash_ids: list[int], input_length: int, scale: int) -> "array[int]":
