@@ -54,7 +54,7 @@ Contestant = Callable[[], list[Work]]
 
 
 def alternate(contestants: dict[str, Contestant], rounds: int) -> dict[str, float]:
-    """Median seconds of each contestant's calls; the order is drawn in each round, since each finds what others left."""
+    """Median seconds of each contestant's calls. The order is drawn anew in each round: each finds what others left."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order, draw = list(contestants), random.Random(1)
     for _ in range(rounds):
