@@ -49,6 +49,10 @@ class TestPagedSlotAllocator:
             PagedSlotAllocator(8, 0)
         with pytest.raises(ConfigError, match="capacity: expected room for one page of 4 or more, got 3"):
             PagedSlotAllocator(3, 4)
+        with pytest.raises(
+            ConfigError, match="capacity: expected at most 17179869184 slots, got 1000000000000000000000"
+        ):
+            PagedSlotAllocator(10**21, 16)
         with pytest.raises(ValueError, match="count: expected 0 or more, got -1"):
             PagedSlotAllocator(8, 4).allocate(-1)
 

@@ -106,3 +106,38 @@ def test_every_command_has_help_with_an_example_and_json(name: str, capsys: pyte
 def test_every_command_refuses_unknown_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--nonsense"]) == cli.USAGE
     assert "--nonsense" in capsys.readouterr().err
+
+
+NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "serve": {
+        "--port": ("-1", "65536"),
+        "--block-size": ("0", "99999999999999999999"),
+        "--max-body-mib": ("0", "nan", "inf"),
+        "--health-interval": ("0", "nan", "inf"),
+        "--connect-timeout": ("-1", "nan"),
+        "--idle-timeout": ("0", "inf"),
+        "--drain": ("-1", "many"),
+    },
+    "demo": {"--speed": ("nan", "inf"), "--limit": ("99999999999999999999",), "--prefill-tokens-per-second": ("inf",)},
+    "engine": {
+        "--port": ("-1", "65536"),
+        "--speed": ("inf",),
+        "--dp-size": ("0", "99999999999999999999"),
+        "--max-total-tokens": ("99999999999999999999",),
+        "--page-size": ("99999999999999999999",),
+    },
+    "tail http://127.0.0.1:1": {"--limit": ("0", "99999999999999999999")},
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [(command, flag, value) for command, flags in NUMBERS.items() for flag in flags for value in flags[flag]],
+)
+def test_numbers_out_of_range_are_one_line_and_exit_2(
+    command: str, flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command.split(), f"{flag}={value}"]) == cli.USAGE
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert value in captured.err

@@ -362,3 +362,24 @@ def test_a_failed_rank_shows_in_health_and_fails_its_requests(monkeypatch: pytes
         assert later.status_code == 503
 
     with_engine(story)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
+def test_a_client_that_leaves_while_it_sends_is_no_error(path: str) -> None:
+    async def story(engine: Engine, _client: httpx.AsyncClient) -> None:
+        left = iter(
+            [{"type": "http.request", "body": b'{"prompt": [1, ', "more_body": True}, {"type": "http.disconnect"}]
+        )
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return next(left)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        await create_app(engine)(scope, receive, send)
+        assert sent[0]["status"] == 499
+
+    with_engine(story)

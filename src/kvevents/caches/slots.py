@@ -8,6 +8,9 @@ from kvevents._core.slots import PagePool
 from kvevents.caches.inputs import Slots
 from kvevents.errors import CapacityError, ConfigError
 
+MOST_SLOTS = 2**34
+"""Far more than any KV memory has, and few enough that their pages can be counted at once."""
+
 
 class SlotAllocator(Protocol):
     """Who hands out the slots of a KV memory.
@@ -58,11 +61,11 @@ class PagedSlotAllocator:
     Slots that were never lent can be adopted too, for callers that choose their slots themselves.
 
     Args:
-        capacity: slots; a last part shorter than a page is not used.
+        capacity: slots, at most 2^34; a last part shorter than a page is not used.
         page_size: slots in a page.
 
     Raises:
-        ConfigError: there is no room for a page.
+        ConfigError: there is no room for a page, or more slots than any memory has.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
@@ -70,6 +73,8 @@ class PagedSlotAllocator:
             raise ConfigError(f"page_size: expected at least 1, got {page_size}")
         if capacity < page_size:
             raise ConfigError(f"capacity: expected room for one page of {page_size} or more, got {capacity}")
+        if capacity > MOST_SLOTS:
+            raise ConfigError(f"capacity: expected at most {MOST_SLOTS} slots, got {capacity}")
         self._page_size = page_size
         self._pool = PagePool(capacity // page_size, page_size)
 

@@ -7,14 +7,13 @@ Results go to stdout, notes to stderr.
 Exit codes: 0 done, 1 the answer is no, 2 wrong usage or settings, 3 the other side failed, 130 interrupted.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
 from kvevents import __version__
-from kvevents.cli import lifeline
+from kvevents.cli import lifeline, standard
 from kvevents.errors import ConfigError, KVEventsError
 
 DONE = 0
@@ -52,6 +51,7 @@ def build_app(called: str | None = None) -> App:
         version=__version__,
         version_flags=["--version"],
         suppress_keyboard_interrupt=False,
+        console=standard.ResultConsole(),
     )
     for name, summary in COMMANDS.items():
         app.command(f"kvevents.cli.{name}:{name}", name=name, help=None if name == called else summary)
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; None means `sys.argv[1:]`.
     """
+    standard.open_all()
     lifeline.hold()
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = build_app(called=words[0] if words else None)
@@ -77,9 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads our output has read enough; what is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard.give_up(sys.stdout)  # whoever reads our output has read enough
         return DONE
+    except OSError as error:
+        standard.give_up(sys.stdout)
+        return _fail(error, OTHER_SIDE_FAILED)
     return code if isinstance(code, int) else DONE
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import uvloop
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from kvevents.cli.figures import print_report
+from kvevents.cli.options import Count, Port, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
 from kvevents.engine.config import CacheName
@@ -16,9 +17,6 @@ from kvevents.simulation.demo import DemoSettings, run_demo
 
 BUNDLED = Path(__file__).parents[3] / "data" / "mooncake_conversation_first1000.jsonl"
 
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-Rate = Annotated[float, Parameter(validator=validators.Number(gt=0))]
-Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))]
 Policies = Annotated[tuple[Literal["round_robin", "random", "least_loaded", "kv"], ...], Parameter(negative=())]
 
 

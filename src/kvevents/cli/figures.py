@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.table import Table
 
+from kvevents.cli.standard import ResultConsole
 from kvevents.simulation.report import DemoReport, PolicyFigures
 
 PIPE_WIDTH = 110
@@ -39,7 +39,7 @@ ROWS: list[list[Row]] = [
 
 def print_report(report: DemoReport) -> None:
     """Print a report on stdout."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = ResultConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     console.print(_figures(report))
     console.print(_comparison(report))
     for line in remarks(report):

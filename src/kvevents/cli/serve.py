@@ -4,8 +4,9 @@ import logging
 import os
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
+from kvevents.cli.options import Count, Port, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.server.run import run_router
 from kvevents.server.settings import Settings, token_from
@@ -18,14 +19,14 @@ def serve(
     worker: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     policy: str = _DEFAULTS.policy,
     host: str = "127.0.0.1",
-    port: int = 8080,
-    block_size: int | None = None,
+    port: Port = 8080,
+    block_size: Count | None = None,
     allow_host: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    max_body_mib: float = _DEFAULTS.max_body_bytes / 2**20,
-    health_interval: float = _DEFAULTS.health_interval_s,
-    connect_timeout: float = _DEFAULTS.connect_timeout_s,
-    idle_timeout: float = _DEFAULTS.idle_timeout_s,
-    drain: int = 30,
+    max_body_mib: Rate = _DEFAULTS.max_body_bytes / 2**20,
+    health_interval: Rate = _DEFAULTS.health_interval_s,
+    connect_timeout: Rate = _DEFAULTS.connect_timeout_s,
+    idle_timeout: Rate = _DEFAULTS.idle_timeout_s,
+    drain: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 30,
     json: Json = False,
 ) -> None:
     """Serve an OpenAI endpoint over a fleet of engines and send each request where its prompt is cached.

@@ -3,11 +3,9 @@
 import itertools
 import select
 import sys
-from typing import Annotated
-
-from cyclopts import Parameter, validators
 
 from kvevents.cli import lines, records
+from kvevents.cli.options import Count
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.stream import EventStream
 from kvevents.errors import ConfigError
@@ -21,7 +19,7 @@ def tail(
     replay: str | None = None,
     topic: str = "",
     bind: bool = False,
-    limit: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    limit: Count | None = None,
     json: Json = False,
 ) -> None:
     """Print the KV cache events of a worker as they come, one line each, and every change of its state.

@@ -34,7 +34,7 @@ CLIENT_GONE = 499
 def create_app(engine: Engine) -> Starlette:
     """The routes of a running engine."""
     api = _Api(engine)
-    errors: tuple[type[Exception], ...] = (RequestError, *_STATUSES, HTTPException, Exception)
+    errors: tuple[type[Exception], ...] = (RequestError, *_STATUSES, HTTPException, ClientDisconnect, Exception)
     return Starlette(
         routes=[
             Route("/v1/completions", api.completions, methods=["POST"]),

@@ -4,11 +4,16 @@ from typing import Literal, Self, TypeAlias, get_args
 
 import msgspec
 
+from kvevents.caches.slots import MOST_SLOTS
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import ConfigError
 
 CacheName: TypeAlias = Literal["radix", "block_pool"]
 """The caches that an engine can have."""
+
+MOST_RANKS = 1024
+MOST_PAGES = 2**26
+"""Of a rank: a thousand million tokens at page size 16; more is a slip of the finger."""
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +145,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"max_total_tokens: expected at least a page ({self.page_size} tokens), got {self.max_total_tokens}"
             )
+        most_tokens = min(MOST_PAGES * self.page_size, MOST_SLOTS)
+        if self.max_total_tokens > most_tokens:
+            raise ConfigError(f"max_total_tokens: expected at most {most_tokens}, got {self.max_total_tokens}")
+        if self.dp_size > MOST_RANKS:
+            raise ConfigError(f"dp_size: expected at most {MOST_RANKS}, got {self.dp_size}")
         self._check_cache()
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"seed: expected a signed 64-bit integer, got {self.seed}")

@@ -35,11 +35,21 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        self._unheard: OSError | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets)
+        if self._unheard is not None:
+            raise self._unheard
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:  # not when the application's own start failed
-            self._on_started()
+            try:
+                self._on_started()
+            except OSError as error:  # whoever waits for the news is gone: end in order, then say so
+                self._unheard = error
+                asyncio.get_running_loop().call_soon(self._stop)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
