@@ -95,6 +95,10 @@ class Prompt:
     def __len__(self) -> int:
         return self.length
 
+    def __getitem__(self, part: slice) -> "Prompt":
+        length = len(range(self.length)[part])
+        return Prompt({"hash_ids": self.blocks[: length // TRACE_BLOCK], "input_length": length})
+
 
 class EndlessCaches:
     """Holds every block that was ever sent to a worker."""

@@ -33,7 +33,7 @@ def test_a_whole_prompt_in_cache_still_computes_its_last_block() -> None:
     index = ModelIndex()
     index.store("w0", PROMPT)
     decision = Router(index, ["w0"]).select(PROMPT)
-    assert decision.usable == 10
+    assert decision.usable == 9
     assert decision.cached_tokens == 9 * BLOCK
 
 
@@ -168,7 +168,7 @@ def test_ranks_are_candidates_of_their_own() -> None:
     decision = router.select(PROMPT)
     assert (decision.worker, decision.dp_rank) == ("w1", 1)
     assert {(score.worker, score.dp_rank): score.usable for score in decision.scores} == {
-        ("w1", 1): 10,
+        ("w1", 1): 9,
         ("w1", 0): 0,
         ("w0", 0): 0,
     }
@@ -180,7 +180,7 @@ def test_adapters_and_salts_are_apart() -> None:
     index = ModelIndex()
     index.store("w1", PROMPT, namespace=("adapter", "salt", None))
     router = Router(index, FOUR)
-    assert router.select(PROMPT, lora_name="adapter", cache_salt="salt").usable == 10
+    assert router.select(PROMPT, lora_name="adapter", cache_salt="salt").usable == 9
     assert router.select(PROMPT, lora_name="adapter").usable == 0
     assert router.select(PROMPT).usable == 0
 
@@ -195,7 +195,7 @@ def test_a_match_counts_less_while_its_source_is_not_live() -> None:
     assert decision.worker == "w1"
     scores = {score.worker: score for score in decision.scores}
     assert scores["w0"].state == "degraded"
-    assert scores["w0"].usable == 10
+    assert scores["w0"].usable == 9
     assert scores["w2"].state is None
 
 

@@ -11,7 +11,7 @@ class Score(msgspec.Struct):
     Attributes:
         worker: the worker's id.
         dp_rank: the rank within the worker.
-        usable: leading blocks of the prompt that the engine will reuse, as the index knows it.
+        usable: leading blocks of the prompt that the engine will reuse, as the index knows it; never the last token's.
         state: of the worker's event source as the index knows it; None when nothing of the prompt is held there.
         prefill: tokens of this prompt that would have to be computed.
         queued: tokens that requests sent there before still have to compute.
@@ -39,7 +39,7 @@ class Decision(msgspec.Struct, frozen=True):
     Attributes:
         worker: the chosen worker's id.
         dp_rank: the chosen rank.
-        usable: leading blocks of the prompt that are expected to be cached there.
+        usable: leading blocks of the prompt that the engine is expected to reuse; never the last token's.
         scores: one per candidate, the chosen one first, then by cost.
         reason: one sentence for people.
         policy: name of the policy that chose.

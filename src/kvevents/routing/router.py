@@ -141,7 +141,7 @@ class Router:
         """Choose a worker for a prompt and open a request on it.
 
         Args:
-            tokens: the prompt's token ids; anything the index takes that has a length.
+            tokens: the prompt's token ids; anything the index takes that has a length and slices.
             lora_name: adapter, part of the blocks' identity.
             cache_salt: salt, part of the blocks' identity.
             extra_keys: further identity of blocks, one entry per block, as on vLLM's wire.
@@ -152,7 +152,7 @@ class Router:
         """
         policy = self._policy
         prompt_tokens = len(tokens)
-        matches = self.index.match(tokens, lora_name=lora_name, cache_salt=cache_salt, extra_keys=extra_keys)
+        matches = self._match(tokens, lora_name, cache_salt, extra_keys)
         found = {(match.worker, match.dp_rank or 0): match for match in matches}
         with self._lock:
             candidates = self._score(policy, found, prompt_tokens, exclude)
@@ -238,6 +238,18 @@ class Router:
             score.cost = policy.cost(score)
             candidates.append((score, load))
         return candidates
+
+    def _match(self, tokens: Any, lora_name: str | None, cache_salt: str | None, extra_keys: Any) -> Sequence[Match]:
+        """What workers hold of the part of a prompt that can be reused.
+
+        An engine computes the last token itself. A prompt of whole blocks can therefore not be continued from its end,
+        and at the end of the block before a hybrid model may lack what it needs.
+        """
+        whole, rest = divmod(len(tokens), self.index.block_size)
+        if whole and not rest:
+            tokens = tokens[:-1]
+            extra_keys = None if extra_keys is None else extra_keys[: whole - 1]
+        return self.index.match(tokens, lora_name=lora_name, cache_salt=cache_salt, extra_keys=extra_keys)
 
     def _cached(self, usable: int, prompt_tokens: int) -> int:
         """Tokens an engine reports as cached: it always computes the prompt's last one itself."""

@@ -70,8 +70,7 @@ class Listener:
 
     def held(self, tokens: "array[int]") -> int:
         """Prompt tokens that the best worker would find cached now; the last token is always computed."""
-        blocks = max((match.usable for match in self.index.match(tokens)), default=0)
-        return min(blocks, (len(tokens) - 1) // self._page_size) * self._page_size
+        return max((match.usable for match in self.index.match(tokens[:-1])), default=0) * self._page_size
 
 
 def event_figures(payloads: Iterable[bytes]) -> EventFigures:
