@@ -296,7 +296,8 @@ class Fleet:
                 f"its blocks have {size} tokens and those of the index {self.index.block_size}, which is no multiple: "
                 f"start the router with --block-size {math.lcm(size, self.index.block_size)}"
             )
-        self.index.add_worker(worker.id, block_size=size, residency=sources[0].residency)
+        groups = dict(enumerate(sources[0].groups)) or None
+        self.index.add_worker(worker.id, block_size=size, residency=sources[0].residency, groups=groups)
         if self._receiver is None:
             self._receiver = self._subscribe((), self.index, on_state=self._on_state)
         for source in sources:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvevents.errors import ConfigError, TransportError
+from kvevents.index import GroupSpec
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.source import Residency, Source, rank_sources
 
@@ -38,6 +39,7 @@ class _KvEvents(msgspec.Struct):
     dp_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] | None = None
     replay_endpoint: str | None = None
     replay_endpoint_port_base: _Port | None = None
+    groups: tuple[GroupSpec, ...] | None = None  # kvevents' own
 
 
 class _ServerInfo(msgspec.Struct):
@@ -110,6 +112,7 @@ def discover(
         bind=bind,
         block_size=events.block_size,
         residency=residency,
+        groups=events.groups or (),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias
 
 from kvevents.errors import ConfigError
+from kvevents.index import GroupSpec
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 
 Residency: TypeAlias = Literal["counted", "set"]
@@ -26,6 +27,7 @@ class Source:
             such as `tcp://127.0.0.1:5557`); None and False connect.
         block_size: tokens in a block, for whoever registers the worker; None if not known.
         residency: `counted`, or `set` for engines that announce blocks again (vLLM's full report mode).
+        groups: the KV cache groups of a hybrid model, by the number that events give them; empty if not known.
         keys: reserved; None.
 
     Raises:
@@ -41,6 +43,7 @@ class Source:
     bind: bool | None = None
     block_size: int | None = None
     residency: Residency = "counted"
+    groups: tuple[GroupSpec, ...] = ()
     keys: None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +81,7 @@ def rank_sources(
     bind: bool | None = None,
     block_size: int | None = None,
     residency: Residency = "counted",
+    groups: tuple[GroupSpec, ...] = (),
 ) -> list[Source]:
     """One source per data-parallel rank, given the endpoints of rank 0.
 
@@ -94,6 +98,7 @@ def rank_sources(
             bind=bind,
             block_size=block_size,
             residency=residency,
+            groups=groups,
         )
         for rank in range(ranks)
     ]
