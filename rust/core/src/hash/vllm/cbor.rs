@@ -1,8 +1,7 @@
 //! Canonical CBOR, as far as block hashes need it: every value in its smallest form.
 
-use smallvec::SmallVec;
-
 use super::Encoder;
+use super::ids::{self, Bytes, LONGEST};
 use crate::tokens::TokenSlice;
 
 const UNSIGNED: u8 = 0;
@@ -12,9 +11,9 @@ const TEXT: u8 = 3;
 const ARRAY: u8 = 4;
 const NULL: u8 = 0xf6;
 
-/// The bytes of a block of 128 ids fit without an allocation.
+/// Writes one value.
 #[derive(Debug, Default)]
-pub(super) struct Cbor(SmallVec<[u8; 512]>);
+pub(super) struct Cbor(Bytes);
 
 impl Cbor {
     pub fn as_bytes(&self) -> &[u8] {
@@ -47,9 +46,8 @@ impl Encoder for Cbor {
 
     fn ids(&mut self, ids: TokenSlice<'_>) {
         self.open(ids.len());
-        match ids {
-            TokenSlice::U32(ids) => ids.iter().for_each(|&id| self.head(UNSIGNED, id.into())),
-            TokenSlice::U64(ids) => ids.iter().for_each(|&id| self.head(UNSIGNED, id)),
+        if !ids::append(&mut self.0, ids, u32::MAX, narrow_id) {
+            ids.iter().for_each(|id| self.head(UNSIGNED, id));
         }
     }
 
@@ -81,6 +79,20 @@ impl Encoder for Cbor {
     fn literal(&mut self, value: &'static str) {
         self.text(value);
     }
+}
+
+/// An id of up to 32 bits; most have 9 to 32.
+fn narrow_id(id: u32, place: &mut [u8; LONGEST]) -> usize {
+    let is_wide = id > 0xffff;
+    let [mark, number @ ..] = place;
+    *mark = 0x19 + u8::from(is_wide);
+    *number = if is_wide { id } else { id << 16 }.to_be_bytes();
+    match id {
+        0..24 => *mark = id as u8,
+        24..0x100 => [*mark, number[0]] = [0x18, id as u8],
+        _ => return 3 + 2 * usize::from(is_wide),
+    }
+    1 + usize::from(id >= 24)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod cbor;
+mod ids;
 mod keys;
 mod pickle;
 

@@ -8,6 +8,7 @@
 use smallvec::SmallVec;
 
 use super::Encoder;
+use super::ids::{self, Bytes, LONGEST};
 use crate::tokens::TokenSlice;
 
 const PROTOCOL: [u8; 2] = [0x80, 5];
@@ -25,8 +26,7 @@ const MEMOIZE: u8 = 0x94;
 /// Writes one value.
 #[derive(Debug)]
 pub(super) struct Pickle {
-    /// The bytes of a block of 128 ids fit without an allocation.
-    out: SmallVec<[u8; 1024]>,
+    out: Bytes,
     /// Where the head of the open frame stands.
     frame: Option<usize>,
     /// Objects in the memo.
@@ -68,6 +68,12 @@ impl Pickle {
             self.out.extend_from_slice(&[0; FRAME_HEAD]);
         }
         self.out.extend_from_slice(bytes);
+    }
+
+    /// Bytes that fit the open frame before it ends.
+    fn room(&self) -> usize {
+        let length = self.frame.map(|start| self.out.len() - start - FRAME_HEAD);
+        length.map_or(0, |length| FRAME_TARGET.saturating_sub(length))
     }
 
     /// A value begins.
@@ -191,9 +197,9 @@ impl Encoder for Pickle {
 
     fn ids(&mut self, ids: TokenSlice<'_>) {
         self.open(ids.len());
-        match ids {
-            TokenSlice::U32(ids) => ids.iter().for_each(|&id| self.id(id.into())),
-            TokenSlice::U64(ids) => ids.iter().for_each(|&id| self.id(id)),
+        let is_short = ids.len() * LONGEST < self.room();
+        if !(is_short && ids::append(&mut self.out, ids, i32::MAX.cast_unsigned(), narrow_id)) {
+            ids.iter().for_each(|id| self.id(id));
         }
         self.close(ids.len());
     }
@@ -242,6 +248,19 @@ impl Encoder for Pickle {
             self.string(value);
         }
     }
+}
+
+/// An id of up to 31 bits; most have more than 8.
+fn narrow_id(id: u32, place: &mut [u8; LONGEST]) -> usize {
+    let is_wide = id > 0xffff;
+    let [opcode, number @ ..] = place;
+    *opcode = if is_wide { b'J' } else { b'M' };
+    *number = id.to_le_bytes();
+    if id < 0x100 {
+        *opcode = b'K';
+        return 2;
+    }
+    3 + 2 * usize::from(is_wide)
 }
 
 #[cfg(test)]
