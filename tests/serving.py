@@ -88,11 +88,14 @@ Reply = Callable[[Arrived, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class StubEngine:
-    """An engine whose completions are one function; closing the writer in it kills the connection."""
+    """An engine whose completions are one function; closing the writer in it kills the connection.
+
+    Its `health` is the status it answers with, None makes it hang.
+    """
 
     reply: Reply
     model: str = "stub"
-    health: str = "200 OK"
+    health: str | None = "200 OK"
     arrived: list[Arrived] = field(default_factory=list)
     url: str = ""
     _server: asyncio.Server | None = None
@@ -123,6 +126,8 @@ class StubEngine:
         self._writers.add(writer)
         try:
             while (request := await _read_request(reader)) is not None:
+                if request.path == "/health" and self.health is None:
+                    continue  # it hangs
                 if request.method == "GET":
                     writer.write(self._answer_get(request.path))
                     await writer.drain()
@@ -139,7 +144,7 @@ class StubEngine:
 
     def _answer_get(self, path: str) -> bytes:
         if path == "/health":
-            return whole({}, status=self.health)
+            return whole({}, status=self.health or "")
         if path == "/v1/models":
             return whole({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "stub"}]})
         return whole({}, status="404 Not Found")

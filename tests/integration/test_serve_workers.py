@@ -194,6 +194,21 @@ def test_an_engine_that_came_back_unchanged_keeps_its_sources() -> None:
     run(test)
 
 
+def test_a_worker_that_hangs_is_down_and_says_for_how_long() -> None:
+    async def test() -> None:
+        async with fleet(2, health_interval_s=0.02, probe_timeout_s=0.05) as (url, (hung, other), _):
+            hung.health = None
+
+            async def is_down() -> bool:
+                worker, _ = (await get(url, "/workers"))["workers"]
+                return (worker["up"], worker["reason"]) == (False, "/health: no answer within 0.05 s")
+
+            await until(is_down)
+            assert (await post(url, "/route", {"token_ids": PROMPT}))["worker"] == other.id
+
+    run(test)
+
+
 def test_wrong_health_answers_take_a_worker_out_and_lose_no_count() -> None:
     async def test() -> None:
         async with fleet(1, health_interval_s=0.02) as (url, (engine,), _):

@@ -80,6 +80,7 @@ BROKEN: dict[str, tuple[object, str]] = {
     "an unknown field": (row(delay=12), "unknown field `delay`"),
     "a text for a number": (row(input_length="700"), "input_length"),
     "a fraction of a token": (row(input_length=700.5), "input_length"),
+    "an output longer than any": (row(output_length=10**12), "output_length"),
     "no prompt": (row(input_length=0, hash_ids=[]), "input_length"),
     "no output": (row(output_length=0), "output_length"),
     "a negative time": (row(timestamp=-1), "timestamp"),

@@ -207,7 +207,7 @@ class Fleet:
         except aiohttp.ClientConnectorError as error:
             self._probe_failed(worker, f"no connection: {error.strerror or error}", at_once=True)
         except (aiohttp.ClientError, TimeoutError) as error:
-            self._probe_failed(worker, f"/health: {error or type(error).__name__}")
+            self._probe_failed(worker, f"/health: {error}")
         else:
             worker.failures_in_a_row = 0
             worker.up, worker.reason = True, "answers /health"
@@ -240,7 +240,7 @@ class Fleet:
             models = msgspec.json.decode(await self._get(worker, "/v1/models"), type=_Models)
             worker.models = frozenset(model.id for model in models.data)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-            _log.warning("worker %s: /v1/models: %s", worker.id, error or type(error).__name__)
+            _log.warning("worker %s: /v1/models: %s", worker.id, error)
         try:
             timeout_s = self._settings.probe_timeout_s
             return await asyncio.to_thread(self._discover, worker.url, worker_id=worker.id, timeout_s=timeout_s)
@@ -318,7 +318,11 @@ class Fleet:
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """The body of a worker's answer with status 200."""
-        timeout = aiohttp.ClientTimeout(total=self._settings.probe_timeout_s)
-        async with self._http.get(worker.url + path, timeout=timeout, allow_redirects=False) as response:
-            response.raise_for_status()
-            return await response.read()
+        patience_s = self._settings.probe_timeout_s
+        timeout = aiohttp.ClientTimeout(total=patience_s)
+        try:
+            async with self._http.get(worker.url + path, timeout=timeout, allow_redirects=False) as response:
+                response.raise_for_status()
+                return await response.read()
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {patience_s:g} s") from None

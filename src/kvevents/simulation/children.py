@@ -88,6 +88,11 @@ class Child:
         words = "; ".join(self._last_words)
         return f"{self.name} (pid {self.pid}) {how}" + (f": {words}" if words else "")
 
+    def end(self, reason: str) -> None:
+        """Kill the process; its obituary says why."""
+        self._last_words.append(reason)
+        self._signal(signal.SIGKILL)
+
     async def ended(self) -> None:
         """Wait until it has ended by itself and everything it said was heard."""
         await self._process.wait()

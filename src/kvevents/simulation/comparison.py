@@ -101,7 +101,7 @@ async def _holdings(session: aiohttp.ClientSession, url: str) -> dict[int, RankH
             body = await response.read()
         holdings = msgspec.json.decode(body, type=_Holdings) if response.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        raise TransportError(f"{url}: expected the holdings, got: {error}") from error
+        raise TransportError(f"{url}: expected the holdings, got: {str(error) or type(error).__name__}") from error
     if holdings is None:
         said = body[:200].decode(errors="replace")
         raise TransportError(f"{url}: expected the holdings, got status {response.status}: {said}")

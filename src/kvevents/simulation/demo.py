@@ -16,6 +16,7 @@ from kvevents.simulation.fleet import Fleet, FleetSettings, running_fleet
 from kvevents.simulation.readiness import until, until_ready
 from kvevents.simulation.replay import Outcome, replay
 from kvevents.simulation.report import DemoReport, PolicyFigures, policy_figures
+from kvevents.simulation.silence import ending_the_silent
 from kvevents.simulation.traces import Trace, read_trace
 from kvevents.transport import Source, Subscriber, discover
 
@@ -84,6 +85,10 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
     for line in trace.broken:
         progress.note(f"{trace.path}: line {line.line} is skipped: {line.reason}")
     fleet = fleet_settings(settings, trace)
+    progress.note(
+        f"{len(trace.requests)} requests over {trace.span_s:,.0f} s of trace: "
+        f"{trace.span_s / settings.speed:,.0f} s or more for each policy"
+    )
     figures = [
         await _run_policy(msgspec.structs.replace(fleet, policy=policy), trace, progress)
         for policy in settings.policies
@@ -125,7 +130,7 @@ def fleet_settings(settings: DemoSettings, trace: Trace) -> FleetSettings:
 
 async def _run_policy(settings: FleetSettings, trace: Trace, progress: Progress) -> PolicyFigures:
     start = time.monotonic()
-    async with running_fleet(settings) as fleet:
+    async with running_fleet(settings) as fleet, ending_the_silent((*fleet.engines.values(), fleet.router)):
         for url, engine in fleet.engines.items():
             progress.note(f"{engine.name}: {url} (pid {engine.pid})")
         progress.note(f"router, {settings.policy}: {fleet.router.url} (pid {fleet.router.pid})")

@@ -22,6 +22,9 @@ TRACE_BLOCK = 512
 VOCABULARY = 125 * 256
 """Token ids of prompts are below this."""
 
+MOST_TOKENS = 10_000_000
+"""A prompt or an output that is longer than any context window is a broken line."""
+
 BROKEN_SHARE = 0.01
 """A trace with a larger share of broken lines is refused."""
 
@@ -90,8 +93,8 @@ class Trace(msgspec.Struct, frozen=True):
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    input_length: Annotated[int, msgspec.Meta(ge=1)]
-    output_length: Annotated[int, msgspec.Meta(ge=1)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
     hash_ids: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 
 
