@@ -90,6 +90,17 @@ def test_small_caches_evict_and_the_index_still_agrees(cache: str) -> None:
     assert report["differences"] == 0
 
 
+@pytest.mark.parametrize("cache", ["swa", "mamba", "unified"])
+def test_engines_of_hybrid_models(cache: str) -> None:
+    code, report, _ = run("--limit", "20", "--speed", "50", "--cache", cache, "--policy", "kv")
+    assert code == 0
+    (policy,) = report["policies"]
+    assert (policy["failures"], report["differences"]) == (0, 0)
+    assert policy["cached_tokens"] > 0
+    # Windows and states are announced beside full attention.
+    assert policy["events"]["pages_stored"] > sum(rank["blocks"] for rank in policy["index"])
+
+
 def test_an_engine_that_dies_in_the_middle_is_survived_and_told() -> None:
     with start("--limit", "60", "--speed", "10", "--policy", "kv") as process:
         pids = announced(process, "kv: 12 of 60")

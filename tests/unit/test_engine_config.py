@@ -62,12 +62,50 @@ def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
         ({"cache": "block_pool", "eviction_policy": "lfu"}, "a block pool has only its own order, not lfu"),
         ({"cache": "block_pool", "kv_events": KVEventsConfig(format="dynamo")}, "format 'dynamo' is SGLang's"),
         ({"async_scheduling": True}, "async_scheduling: only an engine with the cache block_pool has it, not radix"),
+        ({"sliding_window": 8}, "sliding_window: only an engine with the cache swa or unified has it, not radix"),
+        ({"cache": "swa", "sliding_window": 0}, "sliding_window: expected 1 to \\d+, got 0"),
+        ({"cache": "swa", "mamba_slots": 9}, "mamba_slots: only an engine with the cache mamba or unified has it"),
+        ({"cache": "mamba", "mamba_slots": 1}, "mamba_slots: expected 2 to \\d+, got 1"),
+        ({"cache": "mamba", "components": ("mamba",)}, "components: only an engine with the cache unified has it"),
+        (
+            {"cache": "unified", "components": ("swa", "swa")},
+            "components: expected full, swa, mamba, each once, got swa, swa",
+        ),
+        ({"cache": "unified", "components": ("moe",)}, "components: expected full, swa, mamba, each once, got moe"),
+        (
+            {"cache": "unified", "components": ("full",), "mamba_slots": 9},
+            "only with mamba among the components, got full",
+        ),
+        ({"cache": "swa", "sliding_window": 100, "window_tokens": 8511}, "window_tokens: expected 8512, .* got 8511"),
+        ({"cache": "swa", "window_tokens": 10**6 + 1}, "window_tokens: .* to 1000000, as many as max_total_tokens"),
+        ({"announce_groups": True}, "announce_groups: only an engine with the cache swa or mamba or unified has it"),
         ({"hash_seed": "0"}, "hash_seed: only an engine with the cache block_pool has it"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(**setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "groups"),
+    [
+        ({"cache": "radix"}, []),
+        ({"cache": "swa", "sliding_window": 8}, []),
+        ({"cache": "swa", "sliding_window": 8, "announce_groups": True}, ["full_attention", "sliding_window"]),
+        ({"cache": "mamba", "announce_groups": True}, ["full_attention", "mamba"]),
+        ({"cache": "unified", "announce_groups": True}, ["full_attention", "sliding_window", "mamba"]),
+        (
+            {"cache": "unified", "components": ("mamba", "full"), "announce_groups": True},
+            ["full_attention", "mamba"],
+        ),
+    ],
+)
+def test_an_engine_says_its_groups_where_it_announces_them(setting: dict[str, Any], groups: list[str]) -> None:
+    config = EngineConfig(**setting)
+    assert [group.kind for group in config.groups] == groups
+    windows = [group.window for group in config.groups if group.kind == "sliding_window"]
+    assert windows in ([], [config.window_size + 1])
 
 
 @pytest.mark.parametrize(

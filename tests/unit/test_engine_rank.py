@@ -57,7 +57,7 @@ class Bench:
         self.clock = VirtualClock()
         self.outbox = Outbox(self.clock)
         self.cache = RadixCache(page_size=PAGE, capacity=capacity, recorder=EventRecorder(PAGE, enabled=events))
-        memory = KVMemory(self.cache, capacity=capacity, page_size=PAGE)
+        memory = KVMemory(self.cache, page_size=PAGE)
         timing = TimingModel(prefill_tokens_per_second=1000, decode_step_ms=10, decode_step_per_request_ms=0)
         scheduler = Scheduler(memory, timing, chunk_size=100, max_running=8)
         announcer = Announcer(self.cache, self.outbox if events else None, dp_rank=1)

@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, *, capacity: int = 400, chunk: int = 1000, max_running: int = 8) -> None:
         self.cache = RadixCache(page_size=PAGE, capacity=capacity)
-        self.memory = KVMemory(self.cache, capacity=capacity, page_size=PAGE)
+        self.memory = KVMemory(self.cache, page_size=PAGE)
         self.scheduler = Scheduler(self.memory, TIMING, chunk_size=chunk, max_running=max_running)
         self.cache.take_events()
         self.seconds = 0.0

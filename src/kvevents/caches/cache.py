@@ -110,7 +110,8 @@ class PrefixCache:
         for component in self._components:
             component.used(end)
         self._full.offer(walk.lowest)
-        return MatchResult(end.end, 0, join([node.slots for node in path if node.slots is not None]), end)
+        slots = join([node.slots for node in path if node.slots is not None])
+        return MatchResult(end.end, 0, slots, end, walk.end.end)
 
     def insert(
         self,

@@ -16,6 +16,9 @@ class MatchResult(NamedTuple):
     """int64, one a unit of `length`, in order; read-only."""
     node: Node
     """Where the match ends: what `lock` takes. The root of the namespace where nothing matched."""
+    branch: int = 0
+    """Units whose full-attention KV is in the tree, `length` or more. Where it is more, a window or a state is missing:
+    with one at this place, prompts that share so much can go on from there."""
 
 
 class InsertResult(NamedTuple):

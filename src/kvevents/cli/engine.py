@@ -1,14 +1,21 @@
 """`kvevents engine`: a simulated inference engine."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from kvevents.cli.output import Json, print_json
-from kvevents.engine.config import CacheName, EngineConfig, KVEventsConfig
+from kvevents.engine.config import CacheName, ComponentName, EngineConfig, KVEventsConfig
 from kvevents.engine.server import run_engine
 from kvevents.engine.timing import TimingModel
 
+
+def _split(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
+    return tuple(word for token in tokens for word in token.value.split(","))
+
+
+Components = Annotated[tuple[ComponentName, ...], Parameter(negative=(), n_tokens=1, converter=_split)]
 _CONFIG = EngineConfig()
 _TIMING = _CONFIG.timing
 
@@ -35,6 +42,11 @@ def engine(
     decode_step_per_request_ms: float = _TIMING.decode_step_per_request_ms,
     speed: float = _CONFIG.speed,
     seed: int = _CONFIG.seed,
+    sliding_window: int | None = _CONFIG.sliding_window,
+    window_tokens: int | None = _CONFIG.window_tokens,
+    mamba_slots: int | None = _CONFIG.mamba_slots,
+    components: Components = _CONFIG.components,
+    announce_groups: bool = _CONFIG.announce_groups,
     async_scheduling: bool = _CONFIG.async_scheduling,
     hash_seed: str | None = _CONFIG.hash_seed,
     json: Json = False,
@@ -55,11 +67,12 @@ def engine(
             free ports. Without it there are no events.
         model_name: Name in /v1/models.
         dp_size: Data-parallel ranks, each with a cache of its own.
-        cache: What kind of engine: radix is one like SGLang, block_pool one like vLLM, with its scheduling, its
-            hashes and its events in its own wire format.
+        cache: What kind of engine: block_pool is one like vLLM, with its scheduling, its hashes and its events in its
+            own wire format; all others are like SGLang, for models with full attention (radix), sliding windows
+            besides (swa), state-space layers besides (mamba), or what --components says (unified).
         page_size: Tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
-        eviction_policy: Which cached prefixes go first.
+        eviction_policy: Which cached prefixes go first: lru, lfu, fifo, mru, filo, priority, slru or tlru.
         chunked_prefill_size: Prompt tokens computed in one step at most.
         max_running_requests: Requests that a rank runs at once at most.
         max_queued_requests: Requests that wait for a rank at most.
@@ -69,6 +82,12 @@ def engine(
         decode_step_per_request_ms: What each decoding request adds to a step.
         speed: Divides all engine times.
         seed: Of the outputs, which are a fixed function of seed, prompt and position.
+        sliding_window: Tokens before the next one that sliding layers attend to; by default 4096 (swa, unified).
+        window_tokens: KV cache of those layers; by default as much as --max-total-tokens (swa, unified).
+        mamba_slots: Room for states, those of running requests included; by default 512 (mamba, unified).
+        components: Kinds of layers, full, swa and mamba, separated by commas; by default all (unified).
+        announce_groups: Announce windows and states too, so that a router knows how much of a prompt can be reused
+            (swa, mamba, unified).
         async_scheduling: Plan each step while the one before it runs, as vLLM does on GPUs (block_pool).
         hash_seed: PYTHONHASHSEED of the engine, which enters its block hashes (block_pool).
         json: The line is JSON with or without it.
@@ -96,6 +115,11 @@ def engine(
             ),
             speed=speed,
             seed=seed,
+            sliding_window=sliding_window,
+            window_tokens=window_tokens,
+            mamba_slots=mamba_slots,
+            components=components,
+            announce_groups=announce_groups,
             async_scheduling=async_scheduling,
             hash_seed=hash_seed,
         ),

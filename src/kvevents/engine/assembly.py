@@ -1,12 +1,13 @@
 """From settings to a rank: which cache, scheduler and announcer belong together."""
 
-from kvevents.caches import BlockPoolCache, RadixCache
+from kvevents.caches import BlockPoolCache
 from kvevents.engine.announcer import Announcer, Publisher
 from kvevents.engine.clock import Clock
 from kvevents.engine.config import EngineConfig
 from kvevents.engine.memory import KVMemory
 from kvevents.engine.rank import Rank
 from kvevents.engine.scheduler import Scheduler
+from kvevents.engine.trees import make_tree
 from kvevents.engine.vllm.announcer import StepAnnouncer
 from kvevents.engine.vllm.scheduler import VllmScheduler
 from kvevents.recorder import EventRecorder
@@ -26,16 +27,9 @@ def make_rank(config: EngineConfig, clock: Clock, *, publisher: Publisher | None
 
 
 def _like_sglang(config: EngineConfig, clock: Clock, publisher: Publisher | None, dp_rank: int) -> Rank:
-    event_format = config.kv_events.format if config.kv_events else "default"
-    cache = RadixCache(
-        page_size=config.page_size,
-        capacity=config.max_total_tokens,
-        eviction_policy=config.eviction_policy,
-        event_format=event_format,
-        recorder=EventRecorder(config.page_size, event_format=event_format, enabled=publisher is not None),
-    )
+    cache = make_tree(config, records=publisher is not None)
     scheduler = Scheduler(
-        KVMemory(cache, capacity=config.max_total_tokens, page_size=config.page_size),
+        KVMemory(cache, page_size=config.page_size, sliding_window=config.window_size),
         config.timing,
         chunk_size=config.chunked_prefill_size,
         max_running=config.max_running_requests,

@@ -1,5 +1,7 @@
 """Settings of the simulated engine."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, Self, TypeAlias, get_args
 
 import msgspec
@@ -7,13 +9,38 @@ import msgspec
 from kvevents.caches.slots import MOST_SLOTS
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import ConfigError
+from kvevents.index import GroupSpec
 
-CacheName: TypeAlias = Literal["radix", "block_pool"]
+CacheName: TypeAlias = Literal["radix", "swa", "mamba", "unified", "block_pool"]
 """The caches that an engine can have."""
 
 MOST_RANKS = 1024
 MOST_PAGES = 2**26
 """Of a rank: a thousand million tokens at page size 16; more is a slip of the finger."""
+
+ComponentName: TypeAlias = Literal["full", "swa", "mamba"]
+"""The kinds of layers that the cache `unified` can be made for."""
+
+HYBRID_CACHES: tuple[CacheName, ...] = ("swa", "mamba", "unified")
+"""Those for models with more than full attention."""
+
+DEFAULT_SLIDING_WINDOW = 4096
+DEFAULT_MAMBA_SLOTS = 512
+LEAST_MAMBA_SLOTS = 2
+"""A request that runs alone has a state, and holds the one that it went on from."""
+
+_ONLY_OF: Mapping[str, tuple[CacheName, ...]] = MappingProxyType(
+    {
+        "sliding_window": ("swa", "unified"),
+        "window_tokens": ("swa", "unified"),
+        "mamba_slots": ("mamba", "unified"),
+        "components": ("unified",),
+        "announce_groups": HYBRID_CACHES,
+        "async_scheduling": ("block_pool",),
+        "hash_seed": ("block_pool",),
+    }
+)
+"""Settings that not all caches have."""
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +111,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         port: port to listen on; 0 takes a free one.
         model_name: what `/v1/models` says.
         dp_size: data-parallel ranks, each with a scheduler, a cache and sockets of its own.
-        cache: `radix` is an engine like SGLang; `block_pool` one like vLLM: its cache, its scheduling, its events.
+        cache: `block_pool` is an engine like vLLM: its cache, its scheduling, its events; all others are like SGLang,
+            for models with full attention (`radix`), sliding windows besides (`swa`), state-space layers besides
+            (`mamba`), or what `components` says (`unified`).
         page_size: tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
         eviction_policy: which cached prefixes go first when memory runs short; a block pool has only its own order.
+        sliding_window: tokens before the next one that the sliding layers attend to; None: 4096.
+        window_tokens: KV cache of those layers, in tokens; None: as many as `max_total_tokens`.
+        mamba_slots: states that there is room for, those of running requests included; None: 512.
+        components: kinds of layers (unified); full attention is always among them. Empty: all.
+        announce_groups: announce windows and states too, so that a router knows how much can be reused.
         async_scheduling: plan each step while the one before it runs (block pool).
         hash_seed: PYTHONHASHSEED of the engine (block pool); None: not set.
         chunked_prefill_size: prompt tokens a rank computes in one step at most.
@@ -110,6 +144,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 64
     max_total_tokens: int = 1_000_000
     eviction_policy: str = "lru"
+    sliding_window: int | None = None
+    window_tokens: int | None = None
+    mamba_slots: int | None = None
+    components: tuple[ComponentName, ...] = ()
+    announce_groups: bool = False
     async_scheduling: bool = False
     hash_seed: str | None = None
     chunked_prefill_size: int = 8192
@@ -154,15 +193,73 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"seed: expected a signed 64-bit integer, got {self.seed}")
 
+    @property
+    def layers(self) -> tuple[ComponentName, ...]:
+        """The kinds of layers that the cache is for, in the order of their groups."""
+        if self.cache == "unified":
+            chosen = self.components or get_args(ComponentName)
+            return tuple(kind for kind in get_args(ComponentName) if kind == "full" or kind in chosen)
+        return ("full", self.cache) if self.cache in {"swa", "mamba"} else ("full",)
+
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        """The cache groups that events name, by number; none where they name none."""
+        if not self.announce_groups:
+            return ()
+        specs = {
+            "full": GroupSpec("full_attention"),
+            # Events count the current token too, as models do.
+            "swa": GroupSpec("sliding_window", self.window_size + 1),
+            "mamba": GroupSpec("mamba"),
+        }
+        return tuple(specs[kind] for kind in self.layers)
+
+    @property
+    def window_size(self) -> int:
+        """Tokens before the next one that a sliding window reaches; 0 without one."""
+        if "swa" not in self.layers:
+            return 0
+        return DEFAULT_SLIDING_WINDOW if self.sliding_window is None else self.sliding_window
+
+    @property
+    def states(self) -> int:
+        """States that there is room for; 0 without state-space layers."""
+        if "mamba" not in self.layers:
+            return 0
+        return DEFAULT_MAMBA_SLOTS if self.mamba_slots is None else self.mamba_slots
+
     def _check_cache(self) -> None:
         if self.cache not in get_args(CacheName):
             raise ConfigError(f"cache: expected one of {', '.join(get_args(CacheName))}, got {self.cache!r}")
+        for name, caches in _ONLY_OF.items():
+            if getattr(self, name) not in (None, False, ()) and self.cache not in caches:
+                raise ConfigError(
+                    f"{name}: only an engine with the cache {' or '.join(caches)} has it, not {self.cache}"
+                )
+        self._check_layers()
         if self.cache == "block_pool":
             if self.eviction_policy != "lru":
                 raise ConfigError(f"eviction_policy: a block pool has only its own order, not {self.eviction_policy}")
             if self.kv_events is not None and self.kv_events.format != "default":
                 raise ConfigError(f"kv-events-config: format {self.kv_events.format!r} is SGLang's, not a block pool's")
-            return
-        for name in ("async_scheduling", "hash_seed"):
-            if getattr(self, name):
-                raise ConfigError(f"{name}: only an engine with the cache block_pool has it, not {self.cache}")
+
+    def _check_layers(self) -> None:
+        known = get_args(ComponentName)
+        if not set(self.components) <= set(known) or len(self.components) != len(set(self.components)):
+            raise ConfigError(f"components: expected {', '.join(known)}, each once, got {', '.join(self.components)}")
+        for name, kind in (("sliding_window", "swa"), ("window_tokens", "swa"), ("mamba_slots", "mamba")):
+            if getattr(self, name) is not None and self.cache == "unified" and kind not in self.layers:
+                raise ConfigError(f"{name}: only with {kind} among the components, got {', '.join(self.layers)}")
+        if "swa" in self.layers and not 1 <= self.window_size <= MOST_SLOTS:
+            raise ConfigError(f"sliding_window: expected 1 to {MOST_SLOTS}, got {self.window_size}")
+        if "mamba" in self.layers and not LEAST_MAMBA_SLOTS <= self.states <= MOST_PAGES:
+            raise ConfigError(f"mamba_slots: expected {LEAST_MAMBA_SLOTS} to {MOST_PAGES}, got {self.states}")
+        if self.window_tokens is not None:
+            # A request alone may hold a window in the tree and one of its own, and the chunk that it computes.
+            pages = 2 * -(-self.window_size // self.page_size) + -(-self.chunked_prefill_size // self.page_size) + 1
+            least = min(pages * self.page_size, self.max_total_tokens)
+            if not least <= self.window_tokens <= self.max_total_tokens:
+                raise ConfigError(
+                    f"window_tokens: expected {least}, for two windows and a chunk of prefill, to "
+                    f"{self.max_total_tokens}, as many as max_total_tokens, got {self.window_tokens}"
+                )

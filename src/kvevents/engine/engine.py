@@ -166,11 +166,16 @@ class Engine:
             "max_queued_requests": config.max_queued_requests,
             "chunked_prefill_size": config.chunked_prefill_size,
             "radix_eviction_policy": config.eviction_policy,
+            "layers": config.layers,
+            "sliding_window_size": config.window_size or None,
+            "mamba_slots": config.states or None,
             "async_scheduling": config.async_scheduling,
             "stream_interval": config.stream_interval,
             "speed": config.speed,
             "timing": config.timing,
-            "kv_events": self._sockets.describe(block_size=config.page_size) if self._sockets else None,
+            "kv_events": self._sockets.describe(block_size=config.page_size, groups=config.groups)
+            if self._sockets
+            else None,
         }
 
     def _make_rank(self, number: int, clock: Clock) -> Rank:

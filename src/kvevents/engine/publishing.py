@@ -1,11 +1,13 @@
 """The sockets on which an engine publishes its events, one pair a rank."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Self
 
 from kvevents.engine.config import KVEventsConfig
 from kvevents.engine.ports import settle_ports
 from kvevents.errors import TransportError
+from kvevents.index import GroupSpec
 from kvevents.transport import ZmqPublisher
 from kvevents.transport.endpoints import Endpoint
 
@@ -42,8 +44,13 @@ class EventSockets:
         self._config = config
         self._endpoints = endpoints
 
-    def describe(self, *, block_size: int) -> dict[str, object]:
-        """The `kv_events` of server info, as SGLang advertises it; `endpoint` in place of host and port for ipc."""
+    def describe(self, *, block_size: int, groups: Sequence[GroupSpec] = ()) -> dict[str, object]:
+        """The `kv_events` of server info, as SGLang advertises it; `endpoint` in place of host and port for ipc.
+
+        Args:
+            block_size: tokens in a block.
+            groups: the cache groups that events name, by number; none where they name none.
+        """
         endpoint = Endpoint.parse(self._endpoints[0])
         description: dict[str, object] = {"publisher": self._config.publisher}
         if endpoint.transport == "tcp":
@@ -57,6 +64,8 @@ class EventSockets:
                 description["replay_endpoint_port_base"] = replay.port
             else:
                 description["replay_endpoint"] = str(replay)
+        if groups:
+            description["groups"] = groups
         return description
 
     def close(self) -> None:

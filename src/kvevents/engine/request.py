@@ -44,6 +44,9 @@ class Request:
         node: what it holds locked in the cache's tree; None while it waits.
         shared: tokens of it that lie in the tree, locked.
         allocated: tokens of memory it has, `shared` included; whole pages.
+        window_start: tokens whose window KV it has given back, as they have left the window; whole pages.
+        has_state: whether it has a state of its own, that of the last token it has computed.
+        branch: tokens that others have cached but that it could not go on from; a state is wanted there.
     """
 
     id: str
@@ -65,6 +68,9 @@ class Request:
     node: Any = None
     shared: int = 0
     allocated: int = 0
+    window_start: int = 0
+    has_state: bool = False
+    branch: int = 0
     view: "memoryview[int]" = field(init=False)
 
     def __post_init__(self) -> None:

@@ -181,8 +181,7 @@ class Scheduler:
                 updated.append(request)
         for request in step.decoding:
             request.computed += repeats
-            if repeats < step.repeats:
-                self.memory.trim(request)
+            self.memory.trim(request)
             if self._produce(request, repeats):
                 updated.append(request)
         if any(request.state is RequestState.FINISHED for request in updated):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from kvevents.engine.config import CacheName
+from kvevents.engine.config import HYBRID_CACHES, CacheName
 from kvevents.errors import TransportError
 from kvevents.simulation.children import Child
 
@@ -114,7 +114,8 @@ def _engine_arguments(settings: FleetSettings) -> list[str]:
         "speed": settings.speed,
         "kv-events-config": msgspec.json.encode(events).decode(),
     }
-    return ["engine", *_words(options)]
+    hybrid = ["--announce-groups"] if settings.cache in HYBRID_CACHES else []
+    return ["engine", *_words(options), *hybrid]
 
 
 def _router_arguments(settings: FleetSettings, engines: list[str]) -> list[str]:

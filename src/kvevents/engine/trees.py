@@ -1,0 +1,63 @@
+"""From settings to the prefix cache of an engine like SGLang."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Unpack
+
+from kvevents.caches import (
+    Mamba,
+    MambaRadixCache,
+    PrefixCache,
+    RadixCache,
+    SlidingWindow,
+    SWARadixCache,
+    UnifiedRadixCache,
+)
+from kvevents.caches.settings import CacheSettings
+from kvevents.engine.config import EngineConfig
+from kvevents.recorder import EventRecorder
+
+
+def make_tree(config: EngineConfig, *, records: bool) -> PrefixCache:
+    """The cache of a rank.
+
+    Args:
+        config: the engine's settings; its `cache` is one of `TREES`.
+        records: whether events are wanted.
+    """
+    event_format = config.kv_events.format if config.kv_events else "default"
+    return TREES[config.cache](
+        config,
+        page_size=config.page_size,
+        capacity=config.max_total_tokens,
+        eviction_policy=config.eviction_policy,
+        recorder=EventRecorder(config.page_size, event_format=event_format, enabled=records),
+        announce_groups=config.announce_groups,
+    )
+
+
+def _radix(_config: EngineConfig, **settings: Unpack[CacheSettings]) -> RadixCache:
+    return RadixCache(**settings)
+
+
+def _swa(config: EngineConfig, **settings: Unpack[CacheSettings]) -> SWARadixCache:
+    return SWARadixCache(sliding_window=config.window_size, window_capacity=config.window_tokens, **settings)
+
+
+def _mamba(config: EngineConfig, **settings: Unpack[CacheSettings]) -> MambaRadixCache:
+    return MambaRadixCache(mamba_slots=config.states, **settings)
+
+
+def _unified(config: EngineConfig, **settings: Unpack[CacheSettings]) -> UnifiedRadixCache:
+    layers: list[SlidingWindow | Mamba] = []
+    if config.window_size:
+        layers.append(SlidingWindow(config.window_size, config.window_tokens))
+    if config.states:
+        layers.append(Mamba(config.states))
+    return UnifiedRadixCache(components=layers, **settings)
+
+
+TREES: Mapping[str, Callable[..., PrefixCache]] = MappingProxyType(
+    {"radix": _radix, "swa": _swa, "mamba": _mamba, "unified": _unified}
+)
+"""Builders by the names of `EngineConfig.cache`; each takes the settings and what all caches have in common."""
