@@ -90,10 +90,9 @@ impl PyBlockPool {
     }
 
     fn slots<'py>(&self, py: Python<'py>, blocks: Slots) -> PyResult<Bound<'py, PyAny>> {
-        self.lock().parked(&blocks.0).map_err(refused)?;
+        self.lock().parked(&blocks).map_err(refused)?;
         let size = self.page_size as i64;
         let slots: Vec<i64> = blocks
-            .0
             .iter()
             .flat_map(|block| block * size..(block + 1) * size)
             .collect();
@@ -101,13 +100,13 @@ impl PyBlockPool {
     }
 
     fn parked(&self, blocks: Slots) -> PyResult<usize> {
-        self.lock().parked(&blocks.0).map_err(refused)
+        self.lock().parked(&blocks).map_err(refused)
     }
 
     #[pyo3(signature = (blocks, chain = None))]
     fn hold(&self, blocks: Slots, chain: Option<&PyHashChain>) -> PyResult<()> {
         let digests = chain.map(|chain| self.digests(&chain.0)).transpose()?;
-        self.lock().hold(&blocks.0, digests).map_err(refused)
+        self.lock().hold(&blocks, digests).map_err(refused)
     }
 
     fn take<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -138,7 +137,7 @@ impl PyBlockPool {
                 tokens.len()
             )));
         }
-        self.lock().publish(&blocks.0, digests).map_err(refused)?;
+        self.lock().publish(&blocks, digests).map_err(refused)?;
         let Some(recorder) = self.recorder.get().active() else {
             return Ok(());
         };
@@ -156,7 +155,7 @@ impl PyBlockPool {
     }
 
     fn release(&self, blocks: Slots) -> PyResult<()> {
-        self.lock().release(&blocks.0).map_err(refused)
+        self.lock().release(&blocks).map_err(refused)
     }
 
     fn evict(&self, count: usize) -> usize {

@@ -63,7 +63,7 @@ impl TokenArgument {
 /// # Safety
 /// `buffer` is contiguous, `T` and `U` have the same size and alignment, and every value is valid as `U`.
 #[allow(unsafe_code)]
-unsafe fn contiguous<T: pyo3::buffer::Element, U>(buffer: &PyBuffer<T>) -> &[U] {
+pub(crate) unsafe fn contiguous<T: pyo3::buffer::Element, U>(buffer: &PyBuffer<T>) -> &[U] {
     let count = buffer.item_count();
     if count == 0 {
         return &[];

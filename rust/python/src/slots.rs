@@ -1,4 +1,5 @@
 //! `kvevents._core.slots`.
+use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvevents_core::slots::{PagePool, SlotError};
@@ -7,22 +8,44 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Slots, or blocks, that a caller passed: an int64 buffer, or any sequence of integers.
-pub(crate) struct Slots(pub(crate) Vec<i64>);
+use crate::buffers::contiguous;
+
+/// Slots, or blocks, that a caller passed: an int64 buffer, or any sequence of integers. A buffer must not be changed by
+/// other threads during the call.
+pub(crate) enum Slots {
+    /// Borrowed, contiguous.
+    Buffer(PyBuffer<i64>),
+    /// Copied.
+    Owned(Vec<i64>),
+}
+
+impl Deref for Slots {
+    type Target = [i64];
+
+    #[allow(unsafe_code)]
+    fn deref(&self) -> &[i64] {
+        match self {
+            // SAFETY: the buffer is contiguous (checked in `extract`) and stays exported while `self` lives.
+            Self::Buffer(buffer) => unsafe { contiguous(buffer) },
+            Self::Owned(slots) => slots,
+        }
+    }
+}
 
 impl<'py> FromPyObject<'_, 'py> for Slots {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         match PyBuffer::<i64>::get(&object) {
-            Ok(buffer) => buffer.to_vec(object.py()).map(Self),
-            Err(_) => object.extract().map(Self),
+            Ok(buffer) if buffer.is_c_contiguous() => Ok(Self::Buffer(buffer)),
+            Ok(buffer) => buffer.to_vec(object.py()).map(Self::Owned),
+            Err(_) => object.extract().map(Self::Owned),
         }
     }
 }
 
 /// Pages of consecutive slots, free, lent or in the cache.
-#[pyclass(frozen, name = "PagePool", module = "kvevents._core.slots")]
+#[pyclass(frozen, subclass, name = "PagePool", module = "kvevents._core.slots")]
 struct PyPagePool(Mutex<PagePool>);
 
 impl PyPagePool {
@@ -56,7 +79,7 @@ impl PyPagePool {
         self.lock().available()
     }
 
-    fn allocate<'py>(&self, py: Python<'py>, pages: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    fn lend<'py>(&self, py: Python<'py>, pages: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Some(slots) = self.lock().allocate(pages) else {
             return Ok(None);
         };
@@ -70,19 +93,19 @@ impl PyPagePool {
     }
 
     fn free(&self, slots: Slots) -> PyResult<()> {
-        self.lock().free(&slots.0).map_err(refused)
+        self.lock().free(&slots).map_err(refused)
     }
 
     fn check(&self, slots: Slots) -> PyResult<()> {
-        self.lock().check(&slots.0).map_err(refused)
+        self.lock().check(&slots).map_err(refused)
     }
 
     fn adopt(&self, slots: Slots) -> PyResult<()> {
-        self.lock().adopt(&slots.0).map_err(refused)
+        self.lock().adopt(&slots).map_err(refused)
     }
 
     fn release(&self, slots: Slots) -> PyResult<()> {
-        self.lock().release(&slots.0).map_err(refused)
+        self.lock().release(&slots).map_err(refused)
     }
 }
 

@@ -1,13 +1,14 @@
 """`kvevents._core.slots`: see `kvevents.caches.slots`."""
 
 from collections.abc import Sequence
-from typing import TypeAlias, final
+from typing import Self, TypeAlias
 
 from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 _Slots: TypeAlias = Sequence[int] | ReadableBuffer
 
-@final
+@disjoint_base
 class PagePool:
     """Pages of consecutive slots: free, lent to whoever allocated them, or in the cache. Thread-safe.
 
@@ -15,7 +16,7 @@ class PagePool:
     multiple of the page size. What cannot be taken raises ValueError and changes nothing.
     """
 
-    def __new__(cls, pages: int, page_size: int) -> PagePool: ...
+    def __new__(cls, pages: int, page_size: int) -> Self: ...
     @property
     def capacity(self) -> int:
         """Slots in the pool."""
@@ -24,7 +25,7 @@ class PagePool:
     def available(self) -> int:
         """Slots that are free."""
 
-    def allocate(self, pages: int) -> bytes | None:
+    def lend(self, pages: int) -> bytes | None:
         """Lend whole pages: their slots as native int64, or None, and nothing lent, where there are too few."""
 
     def free(self, slots: _Slots) -> None:

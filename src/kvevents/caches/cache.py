@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.announcer import Announcer
@@ -22,6 +22,14 @@ from kvevents.errors import ConfigError
 from kvevents.events import KVCacheEvent, StorageMedium
 from kvevents.hashing import EventFormat
 from kvevents.recorder import CacheGroup, EventRecorder
+
+Gaps: TypeAlias = dict[Component, Sequence[range]]
+"""The units that an insert needs slots for: of each component that it brings some of, in the order of components."""
+Taken: TypeAlias = "dict[Component, array[int]]"
+"""Slots for them."""
+Kept: TypeAlias = tuple[tuple[range, ...], bool]
+"""Units whose window an insert has brought, and whether it has brought the state."""
+NONE_KEPT: Kept = ((), False)
 
 
 class PrefixCache:
@@ -166,17 +174,18 @@ class PrefixCache:
         self._full.offer(walk.lowest)
         end = walk.end
         insertion = Insertion(walk.path, end.end, length, window_start, session_id)
-        gaps = [
-            component.missing(insertion) if supplies is None or component.group in supplies else ()
+        gaps = {
+            component: component.missing(insertion)
             for component in self._components
-        ]
+            if supplies is None or component.group in supplies
+        }
         taken = self._take(gaps, end) if supplies is None else self._adopt(gaps, supplies)
         for node in insertion.path:
             node.priority = max(node.priority, priority)
         if insertion.prefix < length:
             end = self._extend(end, prompt.cut(walk.pages, len(prompt)), priority)
             insertion.path.append(end)
-        for component, found in zip(self._components, taken, strict=True):
+        for component, found in taken.items():
             if found:
                 component.fill(insertion, found, self._tree)
         for node in insertion.path:
@@ -184,7 +193,8 @@ class PrefixCache:
                 node.hits += 1
         for component in self._components:
             component.used(end)
-        return InsertResult(insertion.prefix, length, end, *self._kept(gaps), self._refilled(gaps[0], insertion.prefix))
+        kept = self._kept(gaps) if self._beside else NONE_KEPT
+        return InsertResult(insertion.prefix, length, end, *kept, self._refilled(gaps[self._full], insertion.prefix))
 
     def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
         """Free at least so much of each component if so much is evictable: in the order of each, all or nothing a node.
@@ -305,14 +315,14 @@ class PrefixCache:
         """The part of a path that a prompt can be continued from."""
         return longest(path, [component.gate(component.has) for component in self._components])
 
-    def _take(self, gaps: Sequence[Sequence[range]], end: Node) -> "list[array[int]]":
+    def _take(self, gaps: Gaps, end: Node) -> Taken:
         """Slots of the cache's own for what an insert needs that has found the path down to `end`."""
-        counts = [sum(map(len, missing)) for missing in gaps]
-        for component, count in zip(self._components, counts, strict=True):
+        counts = {component: sum(map(len, missing)) for component, missing in gaps.items()}
+        for component, count in counts.items():
             if count > component.allocator.available:
-                self._make_room_below(end, counts)
+                self._make_room_below(end, list(counts.values()))
                 break
-        return [component.take(count) for component, count in zip(self._components, counts, strict=True)]
+        return {component: component.take(count) for component, count in counts.items()}
 
     def _make_room_below(self, end: Node, counts: Sequence[int]) -> None:
         """Evict until so many slots of each component are free, and nothing on the path down to `end`."""
@@ -325,15 +335,12 @@ class PrefixCache:
             for component in kept:
                 component.unlock(end)
 
-    def _adopt(self, gaps: Sequence[Sequence[range]], supplies: Supplies) -> "list[array[int]]":
+    def _adopt(self, gaps: Gaps, supplies: Supplies) -> Taken:
         """The caller's slots for what an insert needs: taken over all or, where some are refused, none."""
-        taken = [
-            supplies[component.group].take(missing) if missing else array("q")
-            for component, missing in zip(self._components, gaps, strict=True)
-        ]
-        for component, slots in zip(self._components, taken, strict=True):
+        taken = {component: supplies[component.group].take(missing) for component, missing in gaps.items() if missing}
+        for component, slots in taken.items():
             component.allocator.check(slots)
-        for component, slots in zip(self._components, taken, strict=True):
+        for component, slots in taken.items():
             component.allocator.adopt(slots)
         return taken
 
@@ -349,11 +356,9 @@ class PrefixCache:
         self._tree.attach(node, parent)
         return node
 
-    def _kept(self, gaps: Sequence[Sequence[range]]) -> tuple[tuple[range, ...], bool]:
+    def _kept(self, gaps: Gaps) -> Kept:
         """What an insert says of the components beside full attention."""
-        if not self._beside:
-            return (), False
-        found = dict(zip(self._by_group, gaps, strict=True))
+        found = {component.group: missing for component, missing in gaps.items()}
         return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
 
     def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:  # noqa: ARG002 - tiers have some

@@ -1,5 +1,6 @@
 """Time as the eviction policies see it: a counter that reads the same in every run."""
 
+import itertools
 from typing import Protocol
 
 from kvevents.caches.node import Node
@@ -37,7 +38,7 @@ class WalkClock:
     """
 
     def __init__(self) -> None:
-        self._next = 0
+        self._read = itertools.count().__next__
         self._walk = 0
 
     def begin(self) -> None:
@@ -57,11 +58,6 @@ class WalkClock:
 
     def split(self, upper: Node, lower: Node, /) -> None:  # noqa: ARG002 - other clocks also stamp the lower part
         self.create(upper)
-
-    def _read(self) -> int:
-        reading = self._next
-        self._next += 1
-        return reading
 
 
 class StepClock:

@@ -63,7 +63,11 @@ class FullComponent(Component):
         return found[::-1]
 
     def used(self, node: Node) -> None:
-        self._offer_lowest(node)
+        at = node
+        while at.slots is None and at.parent is not None:
+            at = at.parent
+        # The lowest node that has something to lose; none above it has.
+        self._victims.offer(at)
 
     def lock(self, node: Node, *, whole: bool = False) -> None:  # noqa: ARG002 - what is needed is the whole path
         at = node
@@ -76,7 +80,7 @@ class FullComponent(Component):
         while at.parent is not None:
             self._let_go(at)
             at = at.parent
-        self._offer_lowest(node)
+        self.used(node)
 
     def split(self, upper: Node, lower: Node) -> None:
         upper.locks = lower.locks
@@ -84,7 +88,10 @@ class FullComponent(Component):
             upper.slots, lower.slots = lower.slots[: upper.length], lower.slots[upper.length :]
 
     def missing(self, insertion: Insertion) -> Sequence[range]:
-        gaps = [range(node.end - node.length, node.end) for node in insertion.path if node.slots is None]
+        gaps = []
+        for node in insertion.path:
+            if node.slots is None:
+                gaps.append(range(node.end - node.length, node.end))  # noqa: PERF401 - mostly there is none
         if insertion.prefix < insertion.length:
             gaps.append(range(insertion.prefix, insertion.length))
         return gaps
@@ -99,13 +106,6 @@ class FullComponent(Component):
             if node.slots is None:
                 self.hold(node, slots[taken : taken + node.length], insertion.session_id)
                 taken += node.length
-
-    def _offer_lowest(self, node: Node) -> None:
-        """Offer the lowest node that has something to lose, from `node` upwards; none above it has."""
-        at = node
-        while at.slots is None and at.parent is not None:
-            at = at.parent
-        self._victims.offer(at)
 
     def check_integrity(self, nodes: Sequence[Node]) -> None:
         super().check_integrity(nodes)

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, Self
 
 from kvevents._core.slots import PagePool
 from kvevents.caches.inputs import Slots
@@ -54,7 +54,7 @@ class SlotAllocator(Protocol):
         """A cache gives its slots back."""
 
 
-class PagedSlotAllocator:
+class PagedSlotAllocator(PagePool):
     """Slots `0..capacity`, in pages of consecutive slots. Thread-safe.
 
     Every call checks who has the pages it is about: what is lost or used twice is a ValueError and changes nothing.
@@ -68,45 +68,27 @@ class PagedSlotAllocator:
         ConfigError: there is no room for a page, or more slots than any memory has.
     """
 
-    def __init__(self, capacity: int, page_size: int = 1) -> None:
+    _page_size: int
+
+    def __new__(cls, capacity: int, page_size: int = 1) -> Self:
         if page_size < 1:
             raise ConfigError(f"page_size: expected at least 1, got {page_size}")
         if capacity < page_size:
             raise ConfigError(f"capacity: expected room for one page of {page_size} or more, got {capacity}")
         if capacity > MOST_SLOTS:
             raise ConfigError(f"capacity: expected at most {MOST_SLOTS} slots, got {capacity}")
+        self = super().__new__(cls, capacity // page_size, page_size)
         self._page_size = page_size
-        self._pool = PagePool(capacity // page_size, page_size)
-
-    @property
-    def capacity(self) -> int:
-        return self._pool.capacity
-
-    @property
-    def available(self) -> int:
-        return self._pool.available
+        return self
 
     def allocate(self, count: int, /) -> "array[int]":
         if count < 0:
             raise ValueError(f"count: expected 0 or more, got {count}")
-        slots = self._pool.allocate(-(-count // self._page_size))
+        slots = self.lend(-(-count // self._page_size))
         if slots is None:
-            available = self._pool.available
-            message = f"slots: {count} were asked for, {available} of {self._pool.capacity} are free"
-            raise CapacityError(message, requested=count, available=available)
+            message = f"slots: {count} were asked for, {self.available} of {self.capacity} are free"
+            raise CapacityError(message, requested=count, available=self.available)
         return array("q", slots)
-
-    def free(self, slots: Slots, /) -> None:
-        self._pool.free(slots)
-
-    def check(self, slots: Slots, /) -> None:
-        self._pool.check(slots)
-
-    def adopt(self, slots: Slots, /) -> None:
-        self._pool.adopt(slots)
-
-    def release(self, slots: Slots, /) -> None:
-        self._pool.release(slots)
 
 
 def slot_array(slots: Slots) -> "array[int]":
