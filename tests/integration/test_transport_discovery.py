@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvevents.errors import ConfigError, KVEventsError, TransportError
+from kvevents.index import GroupSpec
 from kvevents.transport import discover
 
 pytestmark = pytest.mark.integration
@@ -86,6 +87,16 @@ def test_a_concrete_host_is_kept_and_the_worker_id_can_be_given() -> None:
         (source,) = discover(f"{url}/", worker_id="a", bind=True, residency="set")
     assert source.endpoint == "tcp://10.0.0.7:5557"
     assert (source.worker_id, source.replay_endpoint, source.bind, source.residency) == ("a", None, True, "set")
+
+
+def test_the_groups_of_a_hybrid_model_come_along() -> None:
+    groups = [{"kind": "full_attention", "window": None}, {"kind": "sliding_window", "window": 129}]
+    with worker(answering({"kv_events": EVENTS | {"groups": groups}})) as url:
+        assert {source.groups for source in discover(url)} == {
+            (GroupSpec("full_attention"), GroupSpec("sliding_window", 129))
+        }
+    with worker(answering({"kv_events": EVENTS})) as url:
+        assert {source.groups for source in discover(url)} == {()}
 
 
 def test_an_engine_that_publishes_over_ipc_names_its_paths() -> None:
