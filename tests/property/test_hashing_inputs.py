@@ -69,8 +69,8 @@ def test_a_prompt_is_hashed_or_refused(scheme: Any, tokens: Any, block_size: int
 
 @given(SCHEMES, TOKENS, st.integers(0, 5), SETTINGS)
 def test_a_chain_is_extended_or_refused(scheme: Any, tokens: Any, page_size: int, settings: dict[str, Any]) -> None:
-    settings.pop("extra_keys", None)
-    settings.pop("parent_digest", None)
+    for name in ("extra_keys", "parent_digest", "lora_id"):
+        settings.pop(name, None)
     try:
         chain = HashChain.root(page_size, scheme=scheme, **settings).extend(tokens)
     except REFUSED:

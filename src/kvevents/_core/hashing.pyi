@@ -26,7 +26,8 @@ class HashChain:
     Immutable; continuing and splitting share what is hashed already, so that a chain is cheap to keep in every node of
     a tree. `len()` is in pages. Token ids are a list, an `array`, a numpy integer array or any buffer of integers;
     contiguous buffers of int32, uint32, int64 and uint64 are read in place and must not be changed by another thread
-    during the call.
+    during the call. What a chain is hashed under is what a recorder announces with it, so there are no images in a
+    chain: `block_hashes` takes them.
     """
 
     @staticmethod
@@ -39,7 +40,6 @@ class HashChain:
         bigram: bool = False,
         hash_seed: str | None = None,
         adapter_path: str | None = None,
-        lora_id: int | None = None,
         key_form: _KeyForm = "tagged",
         none_hash: int | None = None,
     ) -> HashChain:
@@ -56,7 +56,6 @@ class HashChain:
                 (`vllm-none-hash`: SHA-256 schemes, since 0.29). The other schemes need one.
             adapter_path: vLLM: where the adapter was loaded from, which enters the hashes (form `tagged`); by default
                 empty.
-            lora_id: vLLM before 0.11: the adapter's number, which enters the hashes in place of its name.
             key_form: vLLM: how adapter, images, salt and embeddings enter the hashes: `tagged` since 0.31, `bare`
                 before.
             none_hash: `vllm-builtin`: `hash(None)` in the process, by default as in Python 3.12 and later; before that
@@ -148,7 +147,7 @@ def block_hashes(
         named: the adapter of `extra_key` has a registered name, which wraps ids in the format `default` too.
         hash_seed: as in `HashChain.root`.
         adapter_path: as in `HashChain.root`.
-        lora_id: as in `HashChain.root`.
+        lora_id: vLLM before 0.11: the adapter's number, which enters the hashes in place of its name.
         extra_keys: vLLM: for each block None or its images as `[image id, offset from the block's start]` (in early
             versions the id alone, form `bare`) and its digest of prompt embeddings, as bytes. Blocks after the last
             entry have none. Adapter and salt are not among them.

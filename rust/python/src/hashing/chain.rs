@@ -18,7 +18,7 @@ impl PyHashChain {
     #[staticmethod]
     #[pyo3(signature = (
         page_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,
-        adapter_path = None, lora_id = None, key_form = "tagged", none_hash = None
+        adapter_path = None, key_form = "tagged", none_hash = None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn root(
@@ -30,7 +30,6 @@ impl PyHashChain {
         bigram: bool,
         hash_seed: Option<&str>,
         adapter_path: Option<&str>,
-        lora_id: Option<i64>,
         key_form: &str,
         none_hash: Option<i64>,
     ) -> PyResult<Self> {
@@ -38,7 +37,7 @@ impl PyHashChain {
             extra_key,
             cache_salt,
             adapter_path,
-            adapter_number: lora_id,
+            adapter_number: None,
             process: Process {
                 hash_seed,
                 key_form: super::key_form(py, key_form)?,
