@@ -11,7 +11,8 @@ by ours, from 64-bit ids, as it requires, by SGLang.
 
 mixed: requests with Zipf-distributed prompts are matched, locked, inserted and unlocked in a cache that is always full,
 and batches are taken; now and then an eviction asks for more than 1,000 nodes, which is counted apart. Each operation's
-own time of the processor, garbage collection included, and the resident memory from a fifth of the run on.
+own time of the processor, garbage collection included, and the resident memory from a fifth of the run on: samples at
+even distances, the last one at the end.
 
 SGLang's tree core in Rust is linked against PyTorch, which `--torch` fetches (several gigabytes). It is measured
 without the cache around it. Without PyTorch the Python cache keeps slots in arrays, which are cheaper than tensors.
@@ -187,7 +188,7 @@ def measure_mixed(operations: int) -> dict[str, Any]:
         "operations": operations,
         "us": {f"p{percent:g}": round(percentile(times, percent) / 1e3, 1) for percent in (50, 99, 99.9, 99.99, 100)},
         "large_evictions": [{"nodes": nodes, "ms": round(spent / 1e6, 1)} for nodes, spent in run.large][:20],
-        "resident_mb": [round(size / 1e6, 1) for size in (resident[0], min(resident), max(resident), resident[-1])],
+        "resident_mb": [round(size / 1e6, 1) for size in [*resident[::tenth], resident[-1]]],
         "resident_end_over_start": round(statistics.mean(resident[-tenth:]) / statistics.mean(resident[:tenth]), 3),
     }
 
