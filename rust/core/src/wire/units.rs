@@ -1,5 +1,7 @@
 //! Writing token ids and pairs of them: the one place where an event costs per token.
 
+#[cfg(target_arch = "x86_64")]
+use super::units_x86::Id;
 use super::writer::Writer;
 use crate::tokens::TokenSlice;
 
@@ -20,9 +22,7 @@ impl Writer {
             TokenSlice::U64(ids) => {
                 for ids in ids.chunks(CHUNK) {
                     if is_narrow(ids) {
-                        let mut narrow = [0; CHUNK];
-                        narrow.iter_mut().zip(ids).for_each(|(narrow, &id)| *narrow = id as u32);
-                        self.narrow_ids(&narrow[..ids.len()]);
+                        self.narrow_ids(ids);
                     } else {
                         ids.iter().copied().for_each(|id| self.uint(id));
                     }
@@ -50,19 +50,20 @@ impl Writer {
         }
     }
 
-    fn narrow_ids(&mut self, ids: &[u32]) {
+    /// Ids that fit 32 bits.
+    fn narrow_ids<T: Id + Into<u64>>(&mut self, ids: &[T]) {
         #[cfg(target_arch = "x86_64")]
         if super::units_x86::append(self.buffer(), ids) {
             return;
         }
-        self.narrow_ids_one_by_one(ids);
+        self.put_ids(ids);
     }
 
-    fn narrow_ids_one_by_one(&mut self, ids: &[u32]) {
+    fn put_ids<T: Copy + Into<u64>>(&mut self, ids: &[T]) {
         for ids in ids.chunks(CHUNK) {
             let mut line = Line::<{ ID_BYTES * CHUNK + SLACK }>::new();
             for &id in ids {
-                line.put(encoded(id));
+                line.put(encoded(id.into() as u32));
             }
             self.raw(line.bytes());
         }
@@ -83,6 +84,12 @@ impl Writer {
         self.raw(line.bytes());
     }
 }
+
+#[cfg(not(target_arch = "x86_64"))]
+trait Id: Copy {}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl<T: Copy> Id for T {}
 
 /// Room for a whole word behind the last value, which may be one byte long.
 const SLACK: usize = size_of::<u64>() - 1;
@@ -159,7 +166,7 @@ mod tests {
             }
             if let TokenVec::U32(ids) = &smallest {
                 let mut written = Writer::new();
-                written.narrow_ids_one_by_one(ids);
+                written.put_ids(ids);
                 prop_assert_eq!(&written, &expected_ids);
             }
             for tokens in [TokenSlice::U64(&ids), smallest.as_slice()] {

@@ -1,12 +1,12 @@
 //! Token ids in vector instructions: two at a time, whatever their sizes, without a branch.
 //!
 //! The bytes of two ids and the marks of all forms lie in one register; which of them go where is looked up by the sizes
-//! of the two. The twin of `narrow_ids` in `units`, which says what is right.
+//! of the two. The twin of `put_ids` in `units`, which says what is right.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m128i, _mm_blend_epi16, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_max_epu32, _mm_movemask_ps,
-    _mm_set_epi32, _mm_set1_epi32, _mm_shuffle_epi8, _mm_srli_si128, _mm_storeu_si128,
+    __m128i, _mm_blend_epi16, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_max_epu32,
+    _mm_movemask_ps, _mm_set_epi32, _mm_set1_epi32, _mm_shuffle_epi8, _mm_shuffle_ps, _mm_srli_si128, _mm_storeu_si128,
 };
 
 /// Most bytes of an id.
@@ -58,8 +58,39 @@ impl Layouts {
     }
 }
 
+/// Ids of 32 bits, or of 64 that are known to fit 32.
+pub(super) trait Id: Copy + Default {
+    /// The bytes of four of them as one or two vectors, narrowed to one.
+    ///
+    /// # Safety
+    /// The processor has SSE 4.1.
+    unsafe fn load(quad: &[Self; 4]) -> __m128i;
+}
+
+impl Id for u32 {
+    #[target_feature(enable = "sse4.1")]
+    unsafe fn load(quad: &[Self; 4]) -> __m128i {
+        // SAFETY: four ids are as long as a vector.
+        unsafe { _mm_loadu_si128(quad.as_ptr().cast()) }
+    }
+}
+
+impl Id for u64 {
+    #[target_feature(enable = "sse4.1")]
+    unsafe fn load(quad: &[Self; 4]) -> __m128i {
+        // SAFETY: four ids are as long as two vectors.
+        let (first, second) = unsafe {
+            let vectors: *const __m128i = quad.as_ptr().cast();
+            (_mm_loadu_si128(vectors), _mm_loadu_si128(vectors.add(1)))
+        };
+        // The lower half of each.
+        let halves = _mm_shuffle_ps::<0b10_00_10_00>(_mm_castsi128_ps(first), _mm_castsi128_ps(second));
+        _mm_castps_si128(halves)
+    }
+}
+
 /// Append ids, each in its smallest form. False, with nothing done, where the processor cannot.
-pub(super) fn append(out: &mut Vec<u8>, ids: &[u32]) -> bool {
+pub(super) fn append<T: Id>(out: &mut Vec<u8>, ids: &[T]) -> bool {
     if !is_x86_feature_detected!("sse4.1") {
         return false;
     }
@@ -68,7 +99,7 @@ pub(super) fn append(out: &mut Vec<u8>, ids: &[u32]) -> bool {
     unsafe {
         append_quads(out, quads);
         if !rest.is_empty() {
-            let mut last = [0; 4];
+            let mut last = [T::default(); 4];
             last[..rest.len()].copy_from_slice(rest);
             append_quads(out, &[last]);
         }
@@ -81,15 +112,14 @@ pub(super) fn append(out: &mut Vec<u8>, ids: &[u32]) -> bool {
 }
 
 #[target_feature(enable = "sse4.1")]
-fn append_quads(out: &mut Vec<u8>, quads: &[[u32; 4]]) {
+fn append_quads<T: Id>(out: &mut Vec<u8>, quads: &[[T; 4]]) {
     out.reserve(ID_BYTES * 4 * quads.len() + VECTOR);
     let marks = _mm_set_epi32(0, 0x00ce_cdcc, 0, 0);
     let [plain, one, two] = LARGEST.map(|largest| _mm_set1_epi32(largest));
-    let length = out.len();
-    let mut end = length;
+    let mut end = out.len();
     for quad in quads {
-        // SAFETY: four ids are as long as a vector.
-        let ids = unsafe { _mm_loadu_si128(quad.as_ptr().cast()) };
+        // SAFETY: this function has the same instructions.
+        let ids = unsafe { T::load(quad) };
         let (plain, one, two) = (above(ids, plain), above(ids, one), above(ids, two));
         for (pair, index) in [
             (ids, plain & 3 | (one & 3) << 2 | (two & 3) << 4),
