@@ -262,5 +262,20 @@ fn what_a_dialect_has_no_place_for_can_be_put_back() {
     let refused = taken.encode(0.0, None, &Dialect::SGLANG_ARRAY);
     assert_eq!(refused.map_err(|error| error.field), Err("extra_keys"));
     recorder.put_back(taken);
+    assert_eq!(recorder.len(), 2);
     assert_eq!(shapes(&recorder), [("stored", 1), ("cleared", 0)]);
+}
+
+#[test]
+fn what_was_put_back_is_counted_once() {
+    let recorder = recorder(Level::Compact, Cap::default());
+    let chain = root(None).extend(TokenSlice::U32(&[1, 2])).expect("whole");
+    store(&recorder, &chain, &[1, 2]);
+    recorder.put_back(recorder.take());
+    remove(&recorder, &chain, None);
+    assert_eq!(shapes(&recorder), [("stored", 1), ("removed", 1)]);
+    store(&recorder, &chain, &[1, 2]);
+    remove(&recorder, &chain, None);
+    assert_eq!(shapes(&recorder), []);
+    assert_eq!(recorder.stats().cancelled_pages, 2);
 }

@@ -14,6 +14,7 @@ mod recorder;
 mod slots;
 mod tokens;
 mod wire;
+mod yardstick;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,7 +30,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "recorder", recorder::register)?;
     add_submodule(module, "slots", slots::register)?;
     add_submodule(module, "tokens", tokens::register)?;
-    add_submodule(module, "wire", wire::register)
+    add_submodule(module, "wire", wire::register)?;
+    add_submodule(module, "yardstick", yardstick::register)
 }
 
 /// Add a module that can also be imported by its full name, not only reached as an attribute.

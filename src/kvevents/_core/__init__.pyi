@@ -8,6 +8,7 @@ from kvevents._core import recorder as recorder
 from kvevents._core import slots as slots
 from kvevents._core import tokens as tokens
 from kvevents._core import wire as wire
+from kvevents._core import yardstick as yardstick
 
 __version__: str
 BUILD_PROFILE: str

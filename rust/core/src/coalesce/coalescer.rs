@@ -6,8 +6,8 @@ use thiserror::Error;
 use super::carried::Carried;
 use super::{Cap, Level, Window};
 use crate::wire::{
-    Batch, Dialect, Limits, NoPlace, Raw, Shape, Skipped, Value, WireError, Writer, begin_batch, end_batch, read_batch,
-    write_event,
+    Batch, Dialect, Event, Limits, NoPlace, Raw, Shape, Skipped, Value, WireError, Writer, begin_batch, end_batch,
+    read_batch, write_event,
 };
 
 /// How batches are coalesced.
@@ -105,11 +105,8 @@ impl Coalescer {
                 got: batch.dp_rank,
             });
         }
-        if self.settings.dialect.shape == Shape::Array {
-            let mut scratch = Writer::new();
-            for event in &batch.events {
-                write_event(&mut scratch, &self.settings.dialect, event)?;
-            }
+        for event in &batch.events {
+            self.check_place(event)?;
         }
         self.last = Some((batch.ts, batch.dp_rank));
         let events = batch.events.len() + batch.skipped.len();
@@ -117,12 +114,12 @@ impl Coalescer {
         let mut skipped = batch.skipped.iter().zip(unread).peekable();
         for event in &batch.events {
             while let Some((skipped, bytes)) = skipped.next_if(|(skipped, _)| skipped.offset < event.offset()) {
-                self.push(Carried::unread(bytes, skipped.code == "unknown-tag"));
+                self.wait(Carried::unread(bytes, skipped.code == "unknown-tag"));
             }
-            self.push(Carried::new(event));
+            self.wait(Carried::new(event));
         }
         for (skipped, bytes) in skipped {
-            self.push(Carried::unread(bytes, skipped.code == "unknown-tag"));
+            self.wait(Carried::unread(bytes, skipped.code == "unknown-tag"));
         }
         self.stats.batches += 1;
         self.stats.events += events as u64;
@@ -131,14 +128,31 @@ impl Coalescer {
         Ok(batch.skipped)
     }
 
-    fn push(&mut self, event: Carried) {
+    /// Add an event that was read already.
+    pub fn push(&mut self, event: &Event<'_>) -> Result<(), NoPlace> {
+        self.check_place(event)?;
+        self.stats.events += 1;
+        self.wait(Carried::new(event));
+        Ok(())
+    }
+
+    /// Whether the dialect can say all that an event says.
+    fn check_place(&self, event: &Event<'_>) -> Result<(), NoPlace> {
+        match self.settings.dialect.shape {
+            Shape::Map => Ok(()),
+            Shape::Array => write_event(&mut Writer::new(), &self.settings.dialect, event),
+        }
+    }
+
+    fn wait(&mut self, event: Carried) {
         let pushed = self.window.push(event);
         self.stats.coalesced_events += u64::from(!pushed.folded);
     }
 
-    /// Take what waits as one batch; None if there is nothing. `ts`: its time, that of the last batch if None.
+    /// Take what waits as one batch of the rank that was added; None if there is nothing. `ts`: its time, that of the
+    /// last batch if None.
     pub fn take(&mut self, ts: Option<f64>) -> Option<Vec<u8>> {
-        let (last_ts, dp_rank) = self.last?;
+        let (last_ts, dp_rank) = self.last.unwrap_or_default();
         let waiting = self.window.len();
         let size = self.window.size();
         let (events, cancelled) = self.window.take();

@@ -1,0 +1,62 @@
+"""Dynamo's radix tree, the structure behind its indexer, in this process and fed with our batches."""
+
+import importlib
+import json
+import sys
+from typing import Any
+
+from benchmarks.peers import Unavailable, install
+from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent
+from kvevents.wire import decode_batch
+
+VERSION = "1.6.1"
+WORKER = 1
+
+
+class Tree:
+    """What Dynamo knows of one worker."""
+
+    def __init__(self, block_size: int) -> None:
+        """Raise `Unavailable` where Dynamo cannot be had."""
+        packages = str(install(f"ai-dynamo-runtime=={VERSION}", dependencies=False))
+        if packages not in sys.path:
+            sys.path.append(packages)
+        try:
+            core = importlib.import_module("dynamo._core")
+        except ImportError as error:
+            raise Unavailable(f"Dynamo's extension does not load here: {error}") from error
+        self._tree = core.RadixTree()
+        self._hash = core.compute_block_hash_for_seq
+        self._block_size = block_size
+        self._count = 0
+
+    def apply(self, data: bytes) -> None:
+        """Every event of a batch, as Dynamo's own messages."""
+        for event in decode_batch(data).events:
+            self._count += 1
+            message = {"event_id": self._count, "dp_rank": 0, "data": self._message(event)}
+            self._tree.apply_event(WORKER, json.dumps(message).encode())
+
+    def depth(self, tokens: Any) -> int:
+        """How many leading blocks of a prompt the worker has."""
+        scores = self._tree.find_matches(self._hash(list(tokens), self._block_size)).scores
+        return max(scores.values(), default=0)
+
+    def _message(self, event: KVCacheEvent) -> dict[str, Any] | str:
+        match event:
+            case BlockStored():
+                content = self._hash(event.token_ids, self._block_size)
+                blocks = [
+                    {"block_hash": unsigned(block), "tokens_hash": tokens}
+                    for block, tokens in zip(event.block_hashes, content, strict=True)
+                ]
+                parent = event.parent_block_hash
+                return {"stored": {"parent_hash": None if parent is None else unsigned(parent), "blocks": blocks}}
+            case BlockRemoved():
+                return {"removed": {"block_hashes": [unsigned(block) for block in event.block_hashes]}}
+            case _:
+                return "cleared"
+
+
+def unsigned(block: Any) -> int:
+    return int(block) % (1 << 64)
