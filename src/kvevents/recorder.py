@@ -81,6 +81,9 @@ class KVCacheEventMixin:
         """Record that a node's blocks are held now, in the tier `medium` (GPU if None).
 
         A last page that is not whole becomes an event of its own whose block size is its length.
+
+        Raises:
+            ValueError: a token id is negative, or `hash_value` is not one digest a page. Nothing was recorded.
         """
         if not self.enable_kv_cache_events or node.parent is None:
             return
@@ -88,6 +91,7 @@ class KVCacheEventMixin:
         if not digests:
             return
         key = _Key(node)
+        key.check(digests, self.page_size)
         name = self._adapter_name(key, len(digests), stored=True)
         above = self._digests(node.parent)[-1:]
         ids = self._ids(key, above + digests, name)
@@ -109,13 +113,18 @@ class KVCacheEventMixin:
             self._enqueue_kv_event(stored(ids[whole:], parent, units[cut:], len(units) - cut))
 
     def _record_remove_event(self, node: TreeNode, medium: str | None = None) -> None:
-        """Record that a node's blocks are no longer held in the tier `medium` (GPU if None)."""
+        """Record that a node's blocks are no longer held in the tier `medium` (GPU if None).
+
+        Raises:
+            ValueError: as for a store.
+        """
         if not self.enable_kv_cache_events or node.parent is None:
             return
         digests = self._digests(node)
         if not digests:
             return
         key = _Key(node)
+        key.check(digests, self.page_size)
         name = self._adapter_name(key, len(digests), stored=False)
         self._enqueue_kv_event(BlockRemoved(self._ids(key, digests, name), medium or StorageMedium.GPU))
 
@@ -177,6 +186,16 @@ class _Key:
         self.cache_salt: str | None = getattr(key, "cache_salt", None) or None
         self.is_bigram = bool(getattr(key, "is_bigram", False))
 
+    def check(self, digests: list[str], page_size: int) -> None:
+        """Raise ValueError unless there is one digest a page: a node that was split has its own part only."""
+        units = len(self.tokens) - self.is_bigram
+        pages = -(-units // page_size)
+        if len(digests) != pages:
+            raise ValueError(
+                f"hash_value: expected {pages} digests, one a page of the node's {units} units, got {len(digests)};"
+                " where a node is split, slice the list at the same page as the key"
+            )
+
     def units(self) -> TokenIds:
         """The ids, or pairs of neighbours, as an event carries them."""
         ids = self.tokens.tolist() if hasattr(self.tokens, "tolist") else list(self.tokens)
@@ -185,6 +204,18 @@ class _Key:
 
 def _fold(tail: KVCacheEvent, event: KVCacheEvent) -> None:
     """Append the lists of `event`, which the merge rule lets through, to those of `tail`."""
-    for name in ("block_hashes", "token_ids", "extra_keys"):
-        if (more := getattr(event, name, None)) is not None:
-            getattr(tail, name).extend(more)
+    folded = [
+        (name, _listed(getattr(tail, name)), _listed(more))
+        for name in ("block_hashes", "token_ids", "extra_keys")
+        if (more := getattr(event, name, None)) is not None
+    ]
+    for name, kept, more in folded:
+        kept.extend(more)
+        setattr(tail, name, kept)
+
+
+def _listed(values: Any) -> list[Any]:
+    """What an engine put into a field of its event, be it a tuple or an array, as the list that the field is."""
+    if isinstance(values, list):
+        return values
+    return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -64,6 +64,27 @@ def test_a_message_that_is_no_request_gets_no_answer_and_is_counted() -> None:
         assert publisher.stats().malformed_requests == 4
 
 
+def test_whoever_asks_without_end_holds_up_nothing_that_is_live() -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY, topic="kv", linger_s=0) as publisher, sockets() as make:
+        assert publisher.replay_endpoint is not None
+        for _ in range(2_000):
+            publisher.publish(b"past")
+        sub = make(zmq.SUB, subscribe=b"kv")
+        sub.connect(publisher.endpoint)
+        first_live(sub, lambda: publisher.publish(b"present"))
+        flood = make(zmq.DEALER, rcvhwm=1)  # asks, and does not read
+        flood.connect(publisher.replay_endpoint)
+        for _ in range(500):
+            flood.send_multipart([b"", number(0)])
+        until(lambda: publisher.stats().replay_requests > 0)
+        publisher.publish(b"news")
+        while sub.recv_multipart()[2] != b"news":
+            pass
+        assert publisher.stats().replay_requests < 400, "all answers came before what is live"
+        started = time.monotonic()
+    assert time.monotonic() - started < 5, "closing waited for all answers"
+
+
 def test_batches_are_encoded_and_get_the_publishers_rank() -> None:
     batch = KVEventBatch(ts=1.0, events=[BlockRemoved([7], medium="GPU")])
     with ZmqPublisher(ANY, replay_endpoint=ANY, dp_rank=3) as publisher, sockets() as make:

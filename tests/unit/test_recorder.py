@@ -136,6 +136,20 @@ class TestMergeRule:
         events: list[Any] = [object(), object(), BlockRemoved([1]), object()]
         assert self.queue(*events) == events
 
+    def test_an_event_that_is_none_stands_in_nobodys_way(self) -> None:
+        nonsense: Any = BlockStored(None, None, None, None)  # type: ignore[arg-type]
+        events = [stored([1]), nonsense, stored([2], parent=1), stored([3], parent=2)]
+        assert self.queue(*events) == [stored([1]), nonsense, stored([2, 3], parent=1)]
+
+    @pytest.mark.parametrize("kind", [tuple, lambda values: array.array("q", values)], ids=["tuples", "arrays"])
+    def test_an_engines_own_sequences_are_joined_like_lists(self, kind: Any) -> None:
+        first, second = stored([1], token_ids=kind([1])), stored([2], parent=1, token_ids=kind([2]))
+        first.block_hashes, second.block_hashes = kind([1]), kind([2])
+        assert self.queue(first, second, BlockRemoved(kind([1]), "GPU"), BlockRemoved(kind([2]), "GPU")) == [
+            stored([1, 2]),
+            BlockRemoved([1, 2], "GPU"),
+        ]
+
 
 class Node:
     def __init__(self, parent: "Node | None", key: Any) -> None:
@@ -216,6 +230,18 @@ class TestMixin:
         engine._record_remove_event(head)
         ids = ids_of([1, 2, 3, 4])
         assert engine.take_events() == [BlockRemoved([ids[1], ids[0]], "GPU")]
+
+    @pytest.mark.parametrize("pages", [1, 3])
+    def test_a_split_that_forgot_the_digests_is_found_out(self, pages: int) -> None:
+        engine = Engine()
+        node = Node(ROOT, [1, 2, 3, 4])
+        engine._record_store_event(node)
+        engine.take_events()
+        node.key = list(range(2 * pages))
+        for record in (engine._record_store_event, engine._record_remove_event):
+            with pytest.raises(ValueError, match=f"hash_value: expected {pages} digests, .*, got 2"):
+                record(node)
+        assert engine.take_events() == []
 
     def test_tiers_are_named_by_the_caller(self) -> None:
         engine = Engine()

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::buffers::{TokenArgument, int64_view};
 use crate::classes;
 use crate::hashing::{DETACH_ABOVE, PyHashChain, choice, detach_if};
+use crate::numbers;
 use crate::recorder::EventRecorder;
 use crate::slots::Slots;
 
@@ -23,6 +24,9 @@ const GROUP: Group<'_> = Group {
     kind: "full_attention",
     sliding_window: None,
 };
+
+/// Far more than any KV memory has, and few enough to make room for all of them at once.
+const MOST_BLOCKS: u32 = 1 << 26;
 
 #[pyclass(frozen, name = "BlockPool", module = "kvevents._core.block_pool")]
 struct PyBlockPool {
@@ -37,8 +41,8 @@ impl PyBlockPool {
     #[new]
     fn new(
         py: Python<'_>,
-        num_blocks: u32,
-        page_size: usize,
+        #[pyo3(from_py_with = numbers::num_blocks)] num_blocks: u32,
+        #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
         scheme: &str,
         recorder: Py<EventRecorder>,
     ) -> PyResult<Self> {
@@ -51,6 +55,9 @@ impl PyBlockPool {
             return refused(format!(
                 "num_blocks: expected at least 2, of which one is a placeholder, got {num_blocks}"
             ));
+        }
+        if num_blocks > MOST_BLOCKS {
+            return refused(format!("num_blocks: expected at most {MOST_BLOCKS}, got {num_blocks}"));
         }
         let got = recorder.get().page_size();
         if got != page_size {

@@ -1,5 +1,6 @@
 //! Token ids out of Python values: contiguous integer buffers are borrowed, everything else is copied once.
 
+use std::ffi::CStr;
 use std::ops::BitOr;
 
 use kvevents_core::tokens::{TokenSlice, TokenVec};
@@ -93,7 +94,7 @@ impl<'py> FromPyObject<'_, 'py> for TokenArgument {
         }
         let element = ElementType::from_format(buffer.format());
         let borrowed = match element {
-            _ if !buffer.is_c_contiguous() => None,
+            _ if !buffer.is_c_contiguous() || is_swapped(buffer.format()) => None,
             ElementType::SignedInteger { bytes: 4 } => buffer.into_typed().ok().map(Self::I32),
             ElementType::SignedInteger { bytes: 8 } => buffer.into_typed().ok().map(Self::I64),
             ElementType::UnsignedInteger { bytes: 4 } => buffer.into_typed().ok().map(Self::U32),
@@ -105,6 +106,15 @@ impl<'py> FromPyObject<'_, 'py> for TokenArgument {
             // Strided, misaligned, foreign byte order or another width.
             None => copy(&object),
         }
+    }
+}
+
+/// Whether the elements are in the byte order of other machines. `ElementType` does not tell.
+pub(crate) fn is_swapped(format: &CStr) -> bool {
+    match format.to_bytes().first() {
+        Some(b'<') => cfg!(target_endian = "big"),
+        Some(b'>' | b'!') => cfg!(target_endian = "little"),
+        _ => false,
     }
 }
 

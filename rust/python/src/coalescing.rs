@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::classes;
 use crate::hashing::choice;
+use crate::numbers;
 use crate::wire::{dialect as dialect_of, payload};
 
 // The signature below shows them to Python users.
@@ -30,8 +31,8 @@ impl Coalescer {
         coalesce: &str,
         dialect: &str,
         from_start: bool,
-        max_event_blocks: usize,
-        max_event_bytes: usize,
+        #[pyo3(from_py_with = numbers::max_event_blocks)] max_event_blocks: usize,
+        #[pyo3(from_py_with = numbers::max_event_bytes)] max_event_bytes: usize,
     ) -> PyResult<Self> {
         let settings = Settings {
             level: choice(py, "coalesce", coalesce, &Level::NAMES)?,

@@ -16,6 +16,7 @@ pub(crate) use self::chain::PyHashChain;
 use self::keys::ExtraKeys;
 use crate::buffers::{TokenArgument, int64_view, uint64_view};
 use crate::classes;
+use crate::numbers;
 
 /// Calls that touch more blocks than this release the GIL.
 pub(crate) const DETACH_ABOVE: usize = 64;
@@ -164,7 +165,7 @@ fn page_keys(
 fn block_hashes<'py>(
     py: Python<'py>,
     tokens: TokenArgument,
-    block_size: usize,
+    #[pyo3(from_py_with = numbers::block_size)] block_size: usize,
     scheme: &str,
     extra_key: Option<&str>,
     cache_salt: Option<&str>,
@@ -173,10 +174,10 @@ fn block_hashes<'py>(
     named: bool,
     hash_seed: Option<&str>,
     adapter_path: Option<&str>,
-    lora_id: Option<i64>,
+    #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
     extra_keys: Option<ExtraKeys>,
     key_form: &str,
-    none_hash: Option<i64>,
+    #[pyo3(from_py_with = numbers::none_hash)] none_hash: Option<i64>,
     parent_digest: Option<PyBackedBytes>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let format = choice(py, "event_format", event_format, &EventFormat::NAMES)?;
@@ -212,17 +213,17 @@ fn block_hashes<'py>(
 fn block_digests<'py>(
     py: Python<'py>,
     tokens: TokenArgument,
-    block_size: usize,
+    #[pyo3(from_py_with = numbers::block_size)] block_size: usize,
     scheme: &str,
     extra_key: Option<&str>,
     cache_salt: Option<&str>,
     bigram: bool,
     hash_seed: Option<&str>,
     adapter_path: Option<&str>,
-    lora_id: Option<i64>,
+    #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
     extra_keys: Option<ExtraKeys>,
     key_form: &str,
-    none_hash: Option<i64>,
+    #[pyo3(from_py_with = numbers::none_hash)] none_hash: Option<i64>,
     parent_digest: Option<PyBackedBytes>,
 ) -> PyResult<Bound<'py, PyList>> {
     let by = Separation {
@@ -253,7 +254,7 @@ fn block_digests<'py>(
 fn page_digests(
     py: Python<'_>,
     tokens: TokenArgument,
-    page_size: usize,
+    #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
     above: Option<&str>,
     cache_salt: Option<&str>,
     bigram: bool,

@@ -18,6 +18,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::buffers::TokenArgument;
 use crate::classes;
 use crate::hashing::{DETACH_ABOVE, detach_if};
+use crate::numbers;
 use crate::wire::payload;
 
 use report::ApplyReport;
@@ -81,11 +82,11 @@ impl PyPrefixIndex {
         py: Python<'_>,
         block_size: i64,
         keep_tokens: bool,
-        max_pending_blocks: usize,
+        #[pyo3(from_py_with = numbers::max_pending_blocks)] max_pending_blocks: usize,
         max_pending_age_s: f64,
-        max_parked_blocks: usize,
+        #[pyo3(from_py_with = numbers::max_parked_blocks)] max_parked_blocks: usize,
         max_parked_age_s: f64,
-        max_sources: usize,
+        #[pyo3(from_py_with = numbers::max_sources)] max_sources: usize,
     ) -> PyResult<Self> {
         let config = Config {
             block_size: blocks_of(py, block_size)?,
@@ -138,11 +139,22 @@ impl PyPrefixIndex {
     }
 
     #[pyo3(signature = (worker, dp_rank = None))]
-    fn clear_worker(&self, py: Python<'_>, worker: &str, dp_rank: Option<i64>) {
+    fn clear_worker(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
+    ) {
         py.detach(|| self.0.clear_worker(worker, dp_rank));
     }
 
-    fn set_state(&self, py: Python<'_>, worker: &str, dp_rank: Option<i64>, state: &str) -> PyResult<bool> {
+    fn set_state(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
+        state: &str,
+    ) -> PyResult<bool> {
         self.0
             .set_state(worker, dp_rank, state)
             .map_err(|error| raise(py, &error))
@@ -154,8 +166,8 @@ impl PyPrefixIndex {
         py: Python<'_>,
         worker: WorkerArgument<'_>,
         data: &Bound<'_, PyAny>,
-        seq: Option<u64>,
-        dp_rank: Option<i64>,
+        #[pyo3(from_py_with = numbers::seq)] seq: Option<u64>,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
     ) -> PyResult<ApplyReport> {
         let data = payload(data)?;
         let target = worker.target();
@@ -170,7 +182,7 @@ impl PyPrefixIndex {
         py: Python<'py>,
         tokens: TokenArgument,
         lora_name: Option<String>,
-        lora_id: Option<i64>,
+        #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
         cache_salt: Option<String>,
         extra_keys: Option<PyBackedBytes>,
     ) -> PyResult<Bound<'py, PyList>> {

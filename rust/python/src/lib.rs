@@ -10,6 +10,7 @@ mod classes;
 mod coalescing;
 mod hashing;
 mod index;
+mod numbers;
 mod recorder;
 mod slots;
 mod tokens;

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::buffers::contiguous;
+use crate::buffers::{contiguous, is_swapped};
 
 /// Slots, or blocks, that a caller passed: an int64 buffer, or any sequence of integers. A buffer must not be changed by
 /// other threads during the call.
@@ -37,6 +37,7 @@ impl<'py> FromPyObject<'_, 'py> for Slots {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         match PyBuffer::<i64>::get(&object) {
+            Ok(buffer) if is_swapped(buffer.format()) => object.extract().map(Self::Owned),
             Ok(buffer) if buffer.is_c_contiguous() => Ok(Self::Buffer(buffer)),
             Ok(buffer) => buffer.to_vec(object.py()).map(Self::Owned),
             Err(_) => object.extract().map(Self::Owned),

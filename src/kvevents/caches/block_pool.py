@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from kvevents._core.block_pool import BlockPool
 from kvevents._core.tokens import TokenPages
-from kvevents.caches.inputs import Slots, Tokens
+from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.results import EvictResult
 from kvevents.errors import CapacityError
 from kvevents.events import KVCacheEvent, StorageMedium
@@ -249,6 +249,7 @@ class BlockPoolCache:
         """
         if slots is not None:
             raise ValueError("slots: a block pool hands out its own blocks; take them by `take` and `publish` them")
+        check_labels(session_id)
         pages = TokenPages(tokens, self.page_size)
         chain = self._root(extra_key, cache_salt).extend(pages)
         found = self._pool.lookup(chain)

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.announcer import Announcer
@@ -11,7 +11,7 @@ from kvevents.caches.component import Component, Gate, Insertion
 from kvevents.caches.eviction import EvictionPolicy, find_policy
 from kvevents.caches.evictor import Evictor
 from kvevents.caches.full import FullComponent
-from kvevents.caches.inputs import Slots, Tokens
+from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.layers import Layers, slots_of
 from kvevents.caches.node import Node
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
@@ -22,6 +22,7 @@ from kvevents.errors import ConfigError
 from kvevents.events import KVCacheEvent, StorageMedium
 from kvevents.hashing import EventFormat
 from kvevents.recorder import CacheGroup, EventRecorder
+from kvevents.wire import Dialect
 
 Gaps: TypeAlias = dict[Component, Sequence[range]]
 """The units that an insert needs slots for: of each component that it brings some of, in the order of components."""
@@ -156,6 +157,7 @@ class PrefixCache:
                 in the cache already. Nothing was cached.
             CapacityError: the new pages do not fit even if all that is evictable goes. Nothing was cached or evicted.
         """
+        check_labels(session_id, priority, inserted_length)
         prompt = self._tree.pages_of(tokens)
         length = len(prompt) * self.page_size
         supplies = supplies_of(
@@ -275,14 +277,14 @@ class PrefixCache:
         *,
         ts: float | None = None,
         dp_rank: int | None = 0,
-        dialect: Literal["sglang", "sglang-array"] = "sglang",
+        dialect: Dialect = "sglang",
     ) -> bytes | None:
         """The events since the last take as one encoded batch; None where there are none.
 
         Args:
             ts: seconds since 1970; by default now.
             dp_rank: data-parallel rank of the engine.
-            dialect: the wire format.
+            dialect: the wire format, as in `kvevents.wire.encode_batch`.
         """
         return self._recorder.take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
 

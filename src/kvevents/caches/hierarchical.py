@@ -25,6 +25,7 @@ from kvevents.caches.unified import UnifiedRadixCache
 from kvevents.caches.window import WindowComponent
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import KVCacheEvent, StorageMedium
+from kvevents.wire import Dialect
 
 WritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
 """When a node is backed up to host memory: at its first insert, at its second, or when the device evicts it."""
@@ -256,7 +257,7 @@ class HiRadixCache(UnifiedRadixCache):
         *,
         ts: float | None = None,
         dp_rank: int | None = 0,
-        dialect: Literal["sglang", "sglang-array"] = "sglang",
+        dialect: Dialect = "sglang",
     ) -> bytes | None:
         self._twins.repair()
         return super().take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)

@@ -1,5 +1,6 @@
 """What callers may pass as token ids and as slots."""
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,3 +15,18 @@ Tokens: TypeAlias = Sequence[int] | Buffer
 
 Slots: TypeAlias = Sequence[int] | Buffer
 """Slots: an int64 buffer (copied as a whole) or any sequence of integers (copied one by one)."""
+
+
+def check_labels(session_id: object, *counts: int) -> None:
+    """Raise what recording would raise of an insert's labels, before the insert changes anything.
+
+    Raises:
+        TypeError: the session is no string, or a count no integer.
+        UnicodeEncodeError: the session has no form in UTF-8.
+    """
+    if session_id is not None:
+        if not isinstance(session_id, str):
+            raise TypeError(f"session_id: expected a string or None, got {session_id!r}")
+        session_id.encode()
+    for count in counts:
+        operator.index(count)

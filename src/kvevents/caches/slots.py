@@ -99,7 +99,7 @@ def slot_array(slots: Slots) -> "array[int]":
         return array("q", slots)  # type: ignore[arg-type]  # it is a sequence
     if view.ndim == 1 and view.format in {"q", "l"} and view.itemsize == 8:
         return array("q", view.tobytes())
-    return array("q", view.tolist())
+    return array("q", list(slots))  # type: ignore[arg-type]  # other widths and byte orders, as their owner reads them
 
 
 def join(parts: "Iterable[array[int]]") -> memoryview:

@@ -17,7 +17,7 @@ from kvevents.transport.replay import ReplayClient
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink, judge
-from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, context_of
+from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, no_socket, open_socket
 from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
 
@@ -107,6 +107,9 @@ class SourceLink:
                 self._monitor = self._sub.get_monitor_socket(_WATCHED)
             open_live = bind_socket if source.bind else connect_socket
             self.endpoint = open_live(self._sub, source.endpoint)
+        except zmq.ZMQError as error:  # the monitor's
+            self._close_sockets()
+            raise no_socket(source.endpoint, error) from error
         except BaseException:
             self._close_sockets()
             raise
@@ -187,7 +190,7 @@ class SourceLink:
 
     def _open(self, endpoint: str, kind: int) -> ZmqSocket:
         settings = self._settings
-        socket = context_of(endpoint, self._context).socket(kind)
+        socket = open_socket(kind, endpoint, self._context)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)

@@ -11,7 +11,7 @@ from kvevents.errors import ConfigError, TransportError
 from kvevents.events import KVEventBatch
 from kvevents.transport.endpoints import binds, rank_endpoint
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
-from kvevents.transport.sockets import ZmqSocket, bind_socket, connect_socket, context_of, new_context
+from kvevents.transport.sockets import ZmqSocket, bind_socket, connect_socket, new_context, open_socket
 from kvevents.transport.wakeup import Wakeup
 from kvevents.wire import Dialect, encode_batch
 
@@ -108,7 +108,7 @@ class ZmqPublisher:
         self._replayed = self._replay_requests = self._malformed_requests = 0
 
         self._context = new_context()
-        self._pub = context_of(live, self._context).socket(zmq.PUB)
+        self._pub = open_socket(zmq.PUB, live, self._context)
         self._router: ZmqSocket | None = None
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
@@ -117,7 +117,7 @@ class ZmqPublisher:
             self.endpoint = open_live(self._pub, live)
             self.replay_endpoint: str | None = None
             if replay is not None:
-                self._router = context_of(replay, self._context).socket(zmq.ROUTER)
+                self._router = open_socket(zmq.ROUTER, replay, self._context)
                 # ROUTER drops what does not fit; half of the mark is free at any rate once a consumer has read.
                 self._router.setsockopt(zmq.SNDHWM, 2 * (buffer_steps + 1))
                 self._router.setsockopt(zmq.LINGER, int(linger_s * 1000))
@@ -198,11 +198,11 @@ class ZmqPublisher:
             while True:
                 closing = self._closing  # read first: what was queued before it was set is still sent
                 sent = self._send_queued()
-                self._serve_replays()
-                if sent:
-                    continue
-                if closing:
+                served = self._serve_replay()
+                if closing and not sent:
                     break
+                if sent or served:
+                    continue
                 poller.poll()
                 self._wakeup.clear()
         finally:
@@ -221,29 +221,32 @@ class ZmqPublisher:
             self._published_bytes += sum(len(payload) for _, payload in batches)
         return len(batches)
 
-    def _serve_replays(self) -> None:
+    def _serve_replay(self) -> bool:
+        """Answers one message at the replay socket, so that whoever asks without end holds up nothing that is live."""
         router = self._router
-        while router is not None:
-            try:
-                frames = router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            start = read_request(frames)
-            if start is None:
-                with self._lock:
-                    self._malformed_requests += 1
-                continue
-            wanted: list[tuple[int, bytes]] = []
-            for batch in reversed(self._buffer):
-                if batch[0] < start:
-                    break
-                wanted.append(batch)
+        if router is None:
+            return False
+        try:
+            frames = router.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        start = read_request(frames)
+        if start is None:
             with self._lock:
-                self._replayed += len(wanted)
-                self._replay_requests += 1
-            for sequence, payload in reversed(wanted):
-                router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
-            router.send_multipart((frames[0], b"", *END_MARK))
+                self._malformed_requests += 1
+            return True
+        wanted: list[tuple[int, bytes]] = []
+        for batch in reversed(self._buffer):
+            if batch[0] < start:
+                break
+            wanted.append(batch)
+        with self._lock:
+            self._replayed += len(wanted)
+            self._replay_requests += 1
+        for sequence, payload in reversed(wanted):
+            router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
+        router.send_multipart((frames[0], b"", *END_MARK))
+        return True
 
     def _close_sockets(self, linger: int | None = None) -> None:
         self._pub.close(linger)

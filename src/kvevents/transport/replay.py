@@ -49,8 +49,7 @@ class ReplayClient:
         """Asks for everything from `start` on; replies to an earlier request will not come any more.
 
         Raises:
-            TransportError: the endpoint cannot be used.
-            zmq.ZMQError: there are too many sockets.
+            TransportError: the endpoint cannot be used, or there are too many sockets.
         """
         if self._dealer is None or not self._is_free:
             self.close()

@@ -19,7 +19,7 @@ class EventSink(Protocol):
         """Takes one encoded batch; of one source they come in order, each once.
 
         `WireError` refuses a broken batch. What is returned may be a report as the index gives it: its
-        `skipped` events, `dropped` blocks and `error` then count against the source.
+        `skipped` events, `dropped` blocks and `error` then count against the source, and `cleared` events for it.
         """
 
     def clear_worker(self, worker: str, dp_rank: int | None = None) -> object:
@@ -48,7 +48,10 @@ def read_report(report: object, sequence: int) -> Fault | None:
 
 def judge(report: object, sequence: int, payload: bytes) -> Verdict:
     """What became of a batch that the sink took."""
-    return Verdict(read_report(report, sequence), _CLEAR_TAG in payload and _clears(payload))
+    cleared: object = getattr(report, "cleared", None)
+    if not isinstance(cleared, int):  # a sink that does not say
+        cleared = _CLEAR_TAG in payload and _clears(payload)
+    return Verdict(read_report(report, sequence), bool(cleared))
 
 
 def _clears(payload: bytes) -> bool:

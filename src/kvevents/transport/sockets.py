@@ -23,9 +23,23 @@ def new_context() -> ZmqContext:
     return context
 
 
-def context_of(endpoint: str, own: ZmqContext) -> ZmqContext:
-    """The context for a socket at `endpoint`: `own`, or for inproc, where both sides must share one, the process's."""
-    return zmq.Context.instance() if Endpoint.parse(endpoint).transport == "inproc" else own
+def open_socket(kind: int, endpoint: str, own: ZmqContext) -> ZmqSocket:
+    """A socket for `endpoint`, of the context `own`, or for inproc, where both sides must share one, of the process's.
+
+    Raises:
+        TransportError: the process has too many open.
+    """
+    context = zmq.Context.instance() if Endpoint.parse(endpoint).transport == "inproc" else own
+    try:
+        return context.socket(kind)
+    except zmq.ZMQError as error:
+        raise no_socket(endpoint, error) from error
+
+
+def no_socket(endpoint: str, error: zmq.ZMQError) -> TransportError:
+    """A socket that could not be made, in words."""
+    hint = "; raise the process's limit of open files" if error.errno == errno.EMFILE else ""
+    return TransportError(f"no socket for {endpoint}: {error.strerror}{hint}")
 
 
 def bind_socket(sock: ZmqSocket, endpoint: str) -> str:

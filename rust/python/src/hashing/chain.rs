@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::{DETACH_ABOVE, detach_if, namespace};
 use crate::buffers::{TokenArgument, int64_view};
+use crate::numbers;
 
 #[pyclass(name = "HashChain", module = "kvevents._core.hashing", frozen)]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
@@ -23,7 +24,7 @@ impl PyHashChain {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn root(
         py: Python<'_>,
-        page_size: usize,
+        #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
         scheme: &str,
         extra_key: Option<&str>,
         cache_salt: Option<&str>,
@@ -31,7 +32,7 @@ impl PyHashChain {
         hash_seed: Option<&str>,
         adapter_path: Option<&str>,
         key_form: &str,
-        none_hash: Option<i64>,
+        #[pyo3(from_py_with = numbers::none_hash)] none_hash: Option<i64>,
     ) -> PyResult<Self> {
         let by = Separation {
             extra_key,
@@ -63,7 +64,7 @@ impl PyHashChain {
         })
     }
 
-    fn split(&self, pages: usize) -> PyResult<(Self, Self)> {
+    fn split(&self, #[pyo3(from_py_with = numbers::pages)] pages: usize) -> PyResult<(Self, Self)> {
         let (head, tail) = self.0.split(pages).ok_or_else(|| {
             PyValueError::new_err(format!(
                 "pages: expected at most {} to split off, got {pages}",

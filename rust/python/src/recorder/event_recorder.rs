@@ -15,6 +15,7 @@ use super::naming::registered;
 use crate::buffers::{TokenArgument, int64_view};
 use crate::classes;
 use crate::hashing::{DETACH_ABOVE, PyHashChain, choice, detach_if};
+use crate::numbers;
 use crate::wire::{dialect as dialect_of, python_event};
 
 // The signature below shows them to Python users.
@@ -37,13 +38,13 @@ impl EventRecorder {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn new(
         py: Python<'_>,
-        page_size: usize,
+        #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
         coalesce: &str,
         event_format: &str,
         enabled: bool,
         lora_names: Option<Py<PyAny>>,
-        max_event_blocks: usize,
-        max_event_bytes: usize,
+        #[pyo3(from_py_with = numbers::max_event_blocks)] max_event_blocks: usize,
+        #[pyo3(from_py_with = numbers::max_event_bytes)] max_event_bytes: usize,
     ) -> PyResult<Self> {
         if page_size == 0 {
             return Err(classes::config_error(
@@ -153,7 +154,7 @@ impl EventRecorder {
         &self,
         py: Python<'py>,
         ts: Option<f64>,
-        dp_rank: Option<i64>,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
         dialect: &str,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let dialect = dialect_of(py, dialect)?;

@@ -1,6 +1,7 @@
 //! The merge rule over Python events.
 
 use kvevents_core::coalesce::merge::View;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -20,8 +21,19 @@ pub(super) fn merges(tail: &Bound<'_, PyAny>, event: &Bound<'_, PyAny>) -> PyRes
     Ok(view(tail)?.takes(&view(event)?))
 }
 
-/// An event by its fields, whoever declared its class; what has none is a barrier.
+/// An event by its fields, whoever declared its class; what has none, or others than they should be, is a barrier.
 fn view<'py>(event: &Bound<'py, PyAny>) -> PyResult<View<Same<'py>, Same<'py>>> {
+    let is_no_event = |error: &PyErr| {
+        let py = event.py();
+        error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyOverflowError>(py)
+    };
+    match read(event) {
+        Err(error) if is_no_event(&error) => Ok(View::Barrier),
+        read => read,
+    }
+}
+
+fn read<'py>(event: &Bound<'py, PyAny>) -> PyResult<View<Same<'py>, Same<'py>>> {
     let py = event.py();
     let class = event.get_type();
     let Some(names) = class.getattr_opt(intern!(py, "__struct_fields__"))? else {

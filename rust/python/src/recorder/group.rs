@@ -3,6 +3,8 @@
 use kvevents_core::recorder::Group;
 use pyo3::prelude::*;
 
+use crate::numbers;
+
 #[pyclass(module = "kvevents._core.recorder", frozen, get_all)]
 pub(super) struct CacheGroup {
     index: u64,
@@ -24,7 +26,11 @@ impl CacheGroup {
 impl CacheGroup {
     #[new]
     #[pyo3(signature = (index, kind, *, sliding_window = None))]
-    fn new(index: u64, kind: String, sliding_window: Option<u64>) -> Self {
+    fn new(
+        #[pyo3(from_py_with = numbers::index)] index: u64,
+        kind: String,
+        #[pyo3(from_py_with = numbers::sliding_window)] sliding_window: Option<u64>,
+    ) -> Self {
         Self {
             index,
             kind,

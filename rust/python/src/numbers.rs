@@ -1,0 +1,85 @@
+//! Numbers that callers pass. One that its argument has no room for is an error of the family, in the argument's words.
+
+use std::fmt::Display;
+
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::classes;
+
+/// A number of a certain width.
+pub(crate) trait Width: Display + for<'a, 'py> FromPyObject<'a, 'py> {
+    const MAX: Self;
+}
+
+macro_rules! widths {
+    ($($type:ty),*) => {$(
+        impl Width for $type {
+            const MAX: Self = Self::MAX;
+        }
+    )*};
+}
+
+widths!(usize, u32, u64, i64);
+
+fn fitting<T: Width>(
+    object: &Bound<'_, PyAny>,
+    name: &str,
+    least: T,
+    refuse: impl FnOnce(Python<'_>, String) -> PyErr,
+) -> PyResult<T> {
+    let py = object.py();
+    object.extract::<T>().map_err(|error| {
+        let error: PyErr = error.into();
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        refuse(py, format!("{name}: expected {least} to {}, got {object}", T::MAX))
+    })
+}
+
+fn value_error(_: Python<'_>, message: String) -> PyErr {
+    PyValueError::new_err(message)
+}
+
+/// Converters of arguments by name, for `from_py_with`. Settings that do not fit are a `ConfigError`, data a
+/// `ValueError`. The value after `=` is the least one that is taken, for the message.
+macro_rules! arguments {
+    ($refuse:path: $($name:ident: $type:ty = $least:expr),* $(,)?) => {$(
+        pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<$type> {
+            fitting(object, stringify!($name), $least, $refuse)
+        }
+    )*};
+    ($refuse:path, optional: $($name:ident: $type:ty = $least:expr),* $(,)?) => {$(
+        pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<Option<$type>> {
+            (!object.is_none()).then(|| fitting(object, stringify!($name), $least, $refuse)).transpose()
+        }
+    )*};
+}
+
+arguments! { classes::config_error:
+    block_size: usize = 1,
+    index: u64 = 0,
+    max_event_blocks: usize = 0,
+    max_event_bytes: usize = 0,
+    max_parked_blocks: usize = 0,
+    max_pending_blocks: usize = 0,
+    max_sources: usize = 0,
+    num_blocks: u32 = 2,
+    page_size: usize = 1,
+}
+
+arguments! { classes::config_error, optional:
+    sliding_window: u64 = 0,
+}
+
+arguments! { value_error:
+    pages: usize = 0,
+}
+
+arguments! { value_error, optional:
+    dp_rank: i64 = i64::MIN,
+    lora_id: i64 = i64::MIN,
+    none_hash: i64 = i64::MIN,
+    seq: u64 = 0,
+}
