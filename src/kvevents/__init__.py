@@ -2,6 +2,7 @@
 
 from kvevents._core import __version__
 from kvevents.caches import RadixCache, UnifiedRadixCache
+from kvevents.coalescing import Coalescer
 from kvevents.errors import CapacityError, ConfigError, KVEventsError, TransportError, WireError
 from kvevents.events import (
     AllBlocksCleared,
@@ -27,6 +28,7 @@ __all__ = [
     "BlockStoredMetadata",
     "BlockStoredWithMetadata",
     "CapacityError",
+    "Coalescer",
     "ConfigError",
     "Decision",
     "EventRecorder",
