@@ -7,7 +7,7 @@ from kvevents.caches.component import Component
 from kvevents.caches.full import FullComponent
 from kvevents.caches.node import Node
 from kvevents.caches.tiers import Tiers
-from kvevents.caches.transfers import Move, Transfer, Transfers
+from kvevents.caches.transfers import Copying, Move, Transfer, Transfers
 
 
 class HostBackups:
@@ -24,6 +24,8 @@ class HostBackups:
         components: what nodes have on the device, full attention first.
         lock: keeps what a prompt that ends at a node needs on the device.
         unlock: undoes that.
+        copy: begins to copy from the device.
+        acknowledged: told of each node of which something has arrived.
         failures: counts what went wrong, by reason.
     """
 
@@ -34,13 +36,16 @@ class HostBackups:
         *,
         lock: Callable[[Node], None],
         unlock: Callable[[Node], None],
+        copy: Callable[[Move], Copying],
+        acknowledged: Callable[[Node], None],
         failures: Counter[str],
     ) -> None:
-        self.transfers = Transfers(lambda _: None, self._settle)
+        self.transfers = Transfers(copy, self._settle)
         self._tiers = tiers
         self._components = components
         self._lock = lock
         self._unlock = unlock
+        self._acknowledged = acknowledged
         self._failures = failures
         self._locked: set[Transfer] = set()
 
@@ -66,7 +71,9 @@ class HostBackups:
         if copies.has(node):
             return
         self.transfers.wait()
-        needed = sum(len(component.part(each).slots or ()) for each in copies.wanted(node, component))
+        needed = sum(
+            len(component.part(each).slots or ()) for each in copies.wanted(node, component, self.transfers.is_busy)
+        )
         if index and copies.allocator.available < needed:
             self._tiers.evict(self._tiers.host, index, needed)
         if needed and self.submit(node, locks=False):
@@ -76,7 +83,7 @@ class HostBackups:
         """Take room in host memory for what a node has, and queue the copies; False where there is no room."""
         host = self._tiers.host
         moves = [
-            Move(component, copies, copies.wanted(node, component))
+            Move(component, copies, copies.wanted(node, component, self.transfers.is_busy))
             for component, copies in zip(self._components, host.copies, strict=True)
         ]
         for index, move in enumerate(moves):
@@ -127,6 +134,8 @@ class HostBackups:
                 for node in move.nodes:
                     move.target.arrive(node)
             self._release(transfer)
+            for node in dict.fromkeys(node for move in transfer.moves for node in move.nodes):
+                self._acknowledged(node)
             return
         for move in transfer.moves:
             for node in move.nodes:

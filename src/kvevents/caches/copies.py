@@ -53,7 +53,7 @@ class Copies(Residence):
         return node.parts[self._index]
 
     def can_lose(self, node: Node) -> bool:
-        return super().can_lose(node) and self._is_spare(node)
+        return node not in self._coming and super().can_lose(node) and self._is_spare(node)
 
     def ids(self, node: Node) -> memoryview:
         return NOTHING if node in self._coming else super().ids(node)
@@ -101,10 +101,11 @@ class Copies(Residence):
         self.offer(node)
 
     @abstractmethod
-    def wanted(self, node: Node, above: Residence) -> list[Node]:
+    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:
         """The nodes, top first, of which a backup of `node` makes copies.
 
-        They are what a prompt that ends there needs, the tier above has and this one has not.
+        They are what a prompt that ends there needs, the tier above has and this one has not. Of a node that is busy,
+        a backup is under way.
         """
 
     def reset(self, nodes: Sequence[Node]) -> None:
@@ -132,47 +133,23 @@ class PageCopies(Copies):
     def can_lose(self, node: Node) -> bool:
         return not node.locks and node.parent is not None and super().can_lose(node)
 
-    def wanted(self, node: Node, above: Residence) -> list[Node]:
+    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:  # noqa: ARG002
         return [node] if above.has(node) and not self.has(node) else []
 
 
 class WindowCopies(Copies):
-    """Copies of window KV. Those that the tier above has lost go by when it lost them.
-
-    Args:
-        component: the component on the device.
-        allocator: the slots in the tier.
-        announcer: says what changes.
-        index: which of a node's parts this is.
-        is_spare: whether a node can do without its copy here.
-        removed: told of each copy that is announced as removed, before its node may leave the tree.
-        is_busy: whether a backup of a node is under way.
-    """
+    """Copies of window KV. Those that the tier above has lost go by when it lost them."""
 
     component: WindowComponent
-
-    def __init__(
-        self,
-        component: WindowComponent,
-        allocator: SlotAllocator,
-        announcer: Announcer,
-        *,
-        index: int,
-        is_spare: Callable[[Node], bool],
-        removed: "Callable[[Copies, Node], None]",
-        is_busy: Callable[[Node], bool],
-    ) -> None:
-        super().__init__(component, allocator, announcer, index=index, is_spare=is_spare, removed=removed)
-        self._is_busy = is_busy
 
     def order(self, node: Node) -> Order:
         return self.part(node).used, node.end
 
-    def wanted(self, node: Node, above: Residence) -> list[Node]:
+    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:
         """Up to the first gap, or the first node of which a backup is under way."""
         found = []
         for at in reversed(self.component.span(node)):
-            if self._is_busy(at) or not (above.has(at) or self.has(at)):
+            if is_busy(at) or not (above.has(at) or self.has(at)):
                 break
             if not self.has(at):
                 found.append(at)
@@ -190,5 +167,5 @@ class StateCopies(Copies):
     def split(self, upper: Node, lower: Node) -> None:
         """The state is that of the lower part's end."""
 
-    def wanted(self, node: Node, above: Residence) -> list[Node]:
+    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:  # noqa: ARG002
         return [node] if above.has(node) and not self.has(node) else []

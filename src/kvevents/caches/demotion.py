@@ -51,6 +51,8 @@ class DemotingEvictor(Evictor):
         """
         if self._back_up is not None and not self._tiers.is_backed(node):
             self._back_up(node, 0)
+        if node.children and not self._tiers.is_backed(node):
+            self._settle()
         is_backed = self._tiers.is_backed(node)
         if not is_backed:
             self._tiers.drop_below(node)

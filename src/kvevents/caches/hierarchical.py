@@ -3,26 +3,30 @@
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Literal, TypeAlias, Unpack, get_args
 
 from kvevents.caches.backup import HostBackups
 from kvevents.caches.cache import longest
 from kvevents.caches.component import Component
-from kvevents.caches.copies import Copies, PageCopies, StateCopies, WindowCopies
 from kvevents.caches.demotion import DemotingEvictor
 from kvevents.caches.inputs import Slots, Tokens
 from kvevents.caches.layers import FullAttention, Layers
 from kvevents.caches.loading import Loader
 from kvevents.caches.node import Node
+from kvevents.caches.restore import Restorer
 from kvevents.caches.results import InsertResult, MatchResult, PrefetchResult
 from kvevents.caches.settings import CacheSettings
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator, join
 from kvevents.caches.state import StateComponent
+from kvevents.caches.storage import TierStore
+from kvevents.caches.storage_tier import StorageTier
 from kvevents.caches.supply import Supply, joined
-from kvevents.caches.tiers import LowerTier, Tiers
+from kvevents.caches.tier_plan import TierPlan
+from kvevents.caches.tiers import Tiers
+from kvevents.caches.transfers import Copying, Move
 from kvevents.caches.twins import Twins
 from kvevents.caches.unified import UnifiedRadixCache
-from kvevents.caches.window import WindowComponent
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import KVCacheEvent, StorageMedium
 from kvevents.wire import Dialect
@@ -40,6 +44,8 @@ class HiRadixCache(UnifiedRadixCache):
     Args:
         host_tokens: units that host memory has room for.
         write_policy: when nodes are backed up.
+        storage: copies the bytes, and keeps what is in host memory a tier below it. What it has kept over a restart is
+            announced at once. By default there is nothing below host memory, and no bytes to copy.
         components: as for `UnifiedRadixCache`.
         host_allocators: the slots in host memory, by component; by default `host_tokens` for full attention, and for
             the others as many as on the device times host over device.
@@ -55,6 +61,7 @@ class HiRadixCache(UnifiedRadixCache):
         *,
         host_tokens: int,
         write_policy: WritePolicy = "write_through",
+        storage: TierStore | None = None,
         components: Sequence[FullAttention | Layers] = (),
         host_allocators: Mapping[str, SlotAllocator] | None = None,
         load_back_threshold: int = 10,
@@ -65,34 +72,47 @@ class HiRadixCache(UnifiedRadixCache):
         super().__init__(components=components, **settings)
         self.write_policy = write_policy
         self._failures: Counter[str] = Counter()
+        self._store = storage
         self._writes_back = write_policy == "write_back"
         self._tiers = Tiers(self._tree, self._full, self._components, keeps_duplicates=not self._writes_back)
         self._twins = Twins(self._tree)
-        self._tiers.lower.append(self._host_tier(host_tokens, host_allocators or {}))
+        plan = TierPlan(self._tiers, self._components, self._twins, page_size=self.page_size)
+        plan.add_host(host_tokens, host_allocators or {})
+        self._storage = None if storage is None else plan.add_storage(storage, self._failures)
         self._backups = HostBackups(
             self._tiers,
             self._components,
             lock=self.lock,
             unlock=super().unlock,
+            copy=self._copy_to_host,
+            acknowledged=self._acknowledged,
             failures=self._failures,
         )
-        self._tree.follow(*self._tiers.host.copies, self._backups.transfers, self._tiers, self._twins)
-        self._parts = (1 + len(self._tiers.lower)) * len(self._components) - 1
+        self._parts = plan.parts
+        for tier in self._tiers.lower:
+            self._tree.follow(*tier.copies)
+        self._tree.follow(self._backups.transfers, self._tiers, self._twins)
+        if self._storage is not None:
+            self._tree.follow(self._storage.transfers)
         self._evictor = DemotingEvictor(
             self._tree,
             self._full,
             self._beside,
             tiers=self._tiers,
-            settle=self._backups.transfers.wait,
+            settle=self._settle,
             back_up=self._backups.back_up if self._writes_back else None,
         )
         self._loader = Loader(
             self._tiers,
             self._components,
+            storage=self._storage,
             evictor=self._evictor,
             threshold=load_back_threshold,
+            copy=self._copy_to_device,
             failures=self._failures,
         )
+        if storage is not None and self._storage is not None:
+            self._restore(storage, self._storage)
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -112,7 +132,8 @@ class HiRadixCache(UnifiedRadixCache):
             return MatchResult(0, 0, join(()), root)
         walk = self._tree.walk(root, prompt, self._clock.match)
         on_device = self._usable(walk.path)
-        anywhere = longest(walk.path, [c.gate(self._tiers.has(i)) for i, c in enumerate(self._components)])
+        gates = [component.gate(self._tiers.has(index)) for index, component in enumerate(self._components)]
+        anywhere = longest(list(takewhile(self._tiers.is_held, walk.path)), gates)
         end = anywhere[-1] if anywhere else root
         self._clock.matched(end)
         for component in self._components:
@@ -190,7 +211,7 @@ class HiRadixCache(UnifiedRadixCache):
         walk = self._tree.walk(root, prompt, self._clock.insert)
         self._tiers.note(walk.lowest)
         host = self._tiers.host.full
-        gaps = [node for node in walk.path if not self._writes_back and not host.has(node)]
+        gaps = [node for node in walk.path if not host.has(node) and not (self._writes_back and node.slots)]
         filled = [range(node.end - node.length, node.end) for node in gaps]
         end = walk.end
         prefix = end.end - sum(map(len, filled))
@@ -212,6 +233,8 @@ class HiRadixCache(UnifiedRadixCache):
     def poll(self) -> None:
         """Begin copies that are due, and acknowledge and announce those that have arrived."""
         self._backups.transfers.poll()
+        if self._storage is not None:
+            self._storage.transfers.poll()
 
     def load_back(self, node: Node) -> bool:
         """Bring back to the device what a prompt that ends at `node` needs and lower tiers have.
@@ -238,12 +261,17 @@ class HiRadixCache(UnifiedRadixCache):
             raise ValueError("unlock: the node is not locked, but for a backup of it")
         super().unlock(node)
         if node in self._tree:
-            for at in self._full.span(node):
+            path = self._full.span(node)
+            for at in path:
+                self._tiers.bury(at)
+            for at in path:
                 self._tiers.note(at)
 
     def reset(self) -> None:
         nodes = list(self._tree)
         self._backups.clear()
+        if self._storage is not None:
+            self._storage.clear(nodes)
         self._tiers.reset(nodes)
         self._twins.clear()
         super().reset()
@@ -275,6 +303,8 @@ class HiRadixCache(UnifiedRadixCache):
         nodes = list(self._tree)
         self._tiers.check_integrity(nodes)
         self._backups.transfers.check_integrity(nodes)
+        if self._storage is not None:
+            self._storage.transfers.check_integrity(nodes)
 
     def _index(self, component: str) -> int:
         return self._components.index(self._component(component))
@@ -311,23 +341,13 @@ class HiRadixCache(UnifiedRadixCache):
             message = f"{count} host slots were asked for, {available} are free and no others can be evicted"
             raise CapacityError(message, requested=count, available=available)
 
-    def _host_tier(self, host_tokens: int, allocators: Mapping[str, SlotAllocator]) -> LowerTier:
-        if host_tokens < self.page_size:
-            raise ConfigError(f"host_tokens: expected room for one page of {self.page_size}, got {host_tokens}")
-        unknown = sorted(allocators.keys() - self._by_group.keys())
-        if unknown:
-            raise ConfigError(f"host_allocators: expected some of {', '.join(self._by_group)}, got {unknown[0]}")
-        full, *beside = [
-            self._copies(
-                component,
-                index,
-                allocators.get(component.group) or self._host_allocator(component, host_tokens),
-                StorageMedium.CPU,
-            )
-            for index, component in enumerate(self._components)
-        ]
-        assert isinstance(full, PageCopies)
-        return LowerTier(StorageMedium.CPU, full, beside)
+    def _restore(self, store: TierStore, storage: StorageTier) -> None:
+        """Find the blocks a place in the tree that a store has kept, and let it forget the others."""
+        restorer = Restorer(self._tree, storage, self._components, parts=self._parts)
+        useless = restorer.restore(store.blocks())
+        if useless:
+            self._failures["storage_useless"] += len(useless)
+            store.remove(useless)
 
     def _host_allocator(self, component: Component, host_tokens: int) -> SlotAllocator:
         """Slots in host memory: to those on the device as host memory is to the device."""
@@ -338,29 +358,26 @@ class HiRadixCache(UnifiedRadixCache):
             max(component.allocator.capacity * host_tokens // self._full.allocator.capacity, page), page
         )
 
-    def _copies(self, component: Component, index: int, allocator: SlotAllocator, medium: StorageMedium) -> Copies:
-        announcer = component.announcer.below(medium)
-        place = len(self._components) * (1 + len(self._tiers.lower)) - 1 + index
-        removed = self._twins.removed
-        if isinstance(component, WindowComponent):
-            return WindowCopies(
-                component,
-                allocator,
-                announcer,
-                index=place,
-                is_spare=lambda node: not component.has(node),
-                is_busy=lambda node: self._backups.transfers.is_busy(node),  # noqa: PLW0108 - there are none yet
-                removed=removed,
-            )
-        if isinstance(component, StateComponent):
-            return StateCopies(
-                component,
-                allocator,
-                announcer,
-                index=place,
-                is_spare=lambda node: not component.has(node),
-                removed=removed,
-            )
-        return PageCopies(
-            component, allocator, announcer, index=place, is_spare=self._tiers.can_leave_host, removed=removed
-        )
+    def _settle(self) -> None:
+        """Wait for all copies under way."""
+        self._backups.transfers.wait()
+        if self._storage is not None:
+            self._storage.transfers.wait()
+
+    def _acknowledged(self, node: Node) -> None:
+        """Something of a node has arrived in host memory."""
+        if self._storage is not None:
+            self._storage.submit(node)
+
+    def _copy_to_host(self, move: Move) -> Copying:
+        if self._store is None:
+            return None
+        source: array[int] = array("q")
+        target: array[int] = array("q")
+        for node in move.nodes:
+            source += move.source.part(node).slots or array("q")
+            target += move.target.part(node).slots or array("q")
+        return self._store.copy(move.target.component.group, source, target, to_host=True)
+
+    def _copy_to_device(self, component: Component, source: "array[int]", target: "array[int]") -> Copying:
+        return None if self._store is None else self._store.copy(component.group, source, target, to_host=False)

@@ -81,6 +81,13 @@ class Tiers:
             return False
         return not node.children or any(tier.arrived(node) for tier in self.lower[1:])
 
+    def can_leave_storage(self, node: Node) -> bool:
+        """Whether nothing is left hanging when the store loses its copy: there everything above a block is kept too."""
+        *above, storage = self.lower
+        if any(storage.full.has(child) for child in node.children.values()):
+            return False
+        return not node.children or node.slots is not None or any(tier.full.has(node) for tier in above)
+
     def split(self, upper: Node, lower: Node) -> None:
         """A node that was split was a duplicate as a whole."""
         if not self._keeps_duplicates and lower.slots is not None and self.host.arrived(upper):
@@ -107,6 +114,12 @@ class Tiers:
             node = self._tree.detach(node)
         self.note(node)
 
+    def bury(self, node: Node) -> None:
+        """Take out a node that no tier has any more, with all below it; once nobody keeps it locked."""
+        if not node.is_root and not node.locks and not self.is_held(node):
+            self.drop_below(node)
+            self.prune(node)
+
     def drop_below(self, node: Node) -> None:
         """Take away everything that lower tiers have below a node, from the leaves up."""
         below: list[Node] = []
@@ -132,9 +145,12 @@ class Tiers:
             freed = self._drop_duplicates(count)
         copies = tier.copies[index]
         while freed < count and (node := copies.victim()) is not None:
+            parent = node.parent
+            assert parent is not None, "a root has nothing to lose"
             if tier.full.can_lose(node):
                 freed += tier.drop(node)[index]
                 self.prune(node)
+                self.note(parent)
             else:
                 freed += tier.drop(node, index)[index]
         return freed

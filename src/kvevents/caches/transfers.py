@@ -27,11 +27,15 @@ class Transfer:
     Args:
         end: the node.
         moves: what is copied, full attention first.
+        keeps: copies of the node that have to stay until `let_go`.
     """
 
-    def __init__(self, end: Node, moves: list[Move]) -> None:
+    def __init__(self, end: Node, moves: list[Move], *, keeps: Iterable[Copies] = ()) -> None:
         self.end = end
         self.moves = moves
+        self._kept = [(copies, end) for copies in keeps]
+        for copies, node in self._kept:
+            copies.keep(node)
         self._copies: list[Copying] | None = None
 
     @property
@@ -58,6 +62,19 @@ class Transfer:
         """Wait for the copy; why it failed, or None."""
         errors = [each.exception() for each in self._copies or () if each is not None]
         return next((error for error in errors if error is not None), None)
+
+    def let_go(self) -> None:
+        """What was kept may go."""
+        for copies, node in self._kept:
+            copies.let_go(node)
+        self._kept.clear()
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Go on with both parts of a node, the upper one first, where the upper one has a part of it."""
+        for move in self.moves:
+            if lower in move.nodes and move.target.is_coming(upper):
+                move.nodes.insert(move.nodes.index(lower), upper)
+        self._kept += [(copies, upper) for copies, node in self._kept if node is lower and copies.part(upper).locks]
 
     def nodes(self) -> Iterable[Node]:
         """All nodes it is about."""
@@ -114,9 +131,7 @@ class Transfers:
         if transfer is None:
             return
         self._busy[upper] = transfer
-        for move in transfer.moves:
-            if lower in move.nodes and move.target.is_coming(upper):
-                move.nodes.insert(move.nodes.index(lower), upper)
+        transfer.split(upper, lower)
 
     def clear(self) -> None:
         """Forget everything: the nodes are gone. What is being copied is waited for, since its slots are reused."""
