@@ -165,7 +165,7 @@ class TierMachine(RuleBasedStateMachine):
         assert match.host_length == len(below) * self.page_size
         assert match.node.end == len(anywhere) * self.page_size
         assert self.cache.take_batch() is None
-        for index, slot in enumerate(match.slots):
+        for index, slot in enumerate(match.slots if self.has_store else ()):
             block = on_device[index // self.page_size]
             assert self.device["full"].read([slot]) == self.expected("full", block, index % self.page_size)
         return match.node
@@ -182,8 +182,9 @@ class TierMachine(RuleBasedStateMachine):
         if loaded:
             assert missing
             assert self.model.usable(blocks, self.window, ["GPU"]) == anywhere
-            self.match(prompt, namespace)
-            self.check_bytes(node, blocks)
+            self.find(prompt, namespace)
+            if self.has_store:
+                self.check_bytes(node, blocks)
         else:
             assert not missing or self.cache.failures != failures
 
@@ -355,4 +356,6 @@ class MixedMachine(TierMachine):
 
 @pytest.mark.parametrize("machine", [FullMachine, HostOnlyMachine, WindowMachine, StateMachine, MixedMachine])
 def test_any_sequence_of_calls(machine: type[TierMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(settings.default, stateful_step_count=40))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=settings().max_examples // 3, stateful_step_count=30)
+    )

@@ -133,7 +133,8 @@ class HiRadixCache(UnifiedRadixCache):
         walk = self._tree.walk(root, prompt, self._clock.match)
         on_device = self._usable(walk.path)
         gates = [component.gate(self._tiers.has(index)) for index, component in enumerate(self._components)]
-        anywhere = longest(list(takewhile(self._tiers.is_held, walk.path)), gates)
+        held = list(takewhile(self._tiers.is_held, walk.path))
+        anywhere = longest(held, gates)
         end = anywhere[-1] if anywhere else root
         self._clock.matched(end)
         for component in self._components:
@@ -143,7 +144,7 @@ class HiRadixCache(UnifiedRadixCache):
         below = anywhere[len(on_device) :]
         host_length = sum(node.length for node in below if self._tiers.is_backed(node))
         slots = join([node.slots for node in on_device if node.slots is not None])
-        return MatchResult(len(slots), host_length, slots, end)
+        return MatchResult(len(slots), host_length, slots, end, held[-1].end if held else 0)
 
     def insert(
         self,
@@ -173,8 +174,7 @@ class HiRadixCache(UnifiedRadixCache):
             state_slot=state_slot,
         )
         path = self._full.span(result.node)
-        for node in path:
-            self._tiers.note(node)
+        self._note_path(result.node)
         if not self._writes_back:
             hits = 1 if self.write_policy == "write_through" else SELECTIVE_HITS
             for node in path:
@@ -261,11 +261,9 @@ class HiRadixCache(UnifiedRadixCache):
             raise ValueError("unlock: the node is not locked, but for a backup of it")
         super().unlock(node)
         if node in self._tree:
-            path = self._full.span(node)
-            for at in path:
+            for at in self._full.span(node):
                 self._tiers.bury(at)
-            for at in path:
-                self._tiers.note(at)
+            self._note_path(node)
 
     def reset(self) -> None:
         nodes = list(self._tree)
@@ -309,6 +307,17 @@ class HiRadixCache(UnifiedRadixCache):
     def _index(self, component: str) -> int:
         return self._components.index(self._component(component))
 
+    def _make_room_below(self, end: Node, counts: Sequence[int]) -> None:
+        try:
+            super()._make_room_below(end, counts)
+        finally:
+            self._note_path(end)
+
+    def _note_path(self, node: Node) -> None:
+        """Take notice that the locks of a path have changed."""
+        for at in self._full.span(node):
+            self._tiers.note(at)
+
     def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:
         return joined([gap for gap in gaps if gap.stop <= prefix])
 
@@ -334,8 +343,7 @@ class HiRadixCache(UnifiedRadixCache):
         finally:
             for component in kept:
                 component.unlock(end)
-            for node in self._full.span(end):
-                self._tiers.note(node)
+            self._note_path(end)
         if freed < short:
             available = host.full.allocator.available
             message = f"{count} host slots were asked for, {available} are free and no others can be evicted"
