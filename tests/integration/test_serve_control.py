@@ -119,7 +119,10 @@ def test_salted_prompts_meet_only_their_own() -> None:
         async with fleet(1) as (url, _, (events,)):
             events.store(PROMPT, block_size=64, cache_salt="tenant")
             events.say(State.LIVE)
-            longer = [*PROMPT, 256]  # an engine always computes a prompt's last token, so the fourth block needs one more
+            longer = [
+                *PROMPT,
+                256,
+            ]  # an engine always computes a prompt's last token, so the fourth block needs one more
             assert (await post(url, "/route", {"token_ids": longer, "cache_salt": "tenant"}))["usable"] == 4
             assert (await post(url, "/route", {"token_ids": PROMPT, "cache_salt": "tenant"}))["usable"] == 3
             assert (await post(url, "/route", {"token_ids": longer}))["usable"] == 0
