@@ -3,7 +3,7 @@
 
 use kvevents_core::wire::{
     Batch, Dialect, EngineHash, Event, Field, Fields, Limits, NoPlace, Tag, Writer, begin_batch, end_batch, read_batch,
-    write_event,
+    read_batch_with_ids, write_event,
 };
 use proptest::prelude::*;
 
@@ -204,7 +204,16 @@ proptest! {
         let batch = read_batch(&data, &Limits::default()).unwrap();
         let [Event::Stored(stored)] = &batch.events[..] else { panic!("expected one store") };
         prop_assert_eq!(stored.token_ids.members().collect::<Vec<_>>(), &expected[..]);
+        let mut ids = vec![7];
+        let again = read_batch_with_ids(&data, &Limits::default(), &mut ids).unwrap();
+        let [Event::Stored(again)] = &again.events[..] else { panic!("expected one store") };
+        let narrow: Option<Vec<u32>> = expected.iter().map(|&id| u32::try_from(id).ok()).collect();
+        prop_assert_eq!(again.token_ids.decoded(&ids), narrow.as_deref().filter(|_| !pairs));
+        prop_assert_eq!(again.token_ids.members().collect::<Vec<_>>(), &expected[..]);
         prop_assert_eq!(stored.block_hashes.iter().map(EngineHash::key).collect::<Vec<_>>(), &expected[..]);
+        let mut keys = vec![7];
+        stored.block_hashes.keys_into(&mut keys);
+        prop_assert_eq!(&keys[1..], &expected[..]);
         prop_assert_eq!(stored.parent_block_hash, Some(EngineHash::Unsigned(expected[0])));
         prop_assert_eq!(stored.block_size, expected[1]);
     }
@@ -229,6 +238,9 @@ proptest! {
         let mut data = payload(&dialect, &events, Some(0));
         let index = place.index(data.len());
         data[index] = byte;
+        let mut ids = Vec::new();
+        let with_ids = read_batch_with_ids(&data, &Limits::default(), &mut ids).map(|batch| batch.skipped);
+        prop_assert_eq!(with_ids, read_batch(&data, &Limits::default()).map(|batch| batch.skipped));
         if let Ok(batch) = read_batch(&data, &Limits::default()) {
             // SGLang's maps say everything, so every value that was read is walked once more.
             rewritten(&Dialect::SGLANG, &batch);

@@ -6,7 +6,7 @@ use super::report::{Ignored, Report};
 use super::slice::Slice;
 use super::worker::Target;
 use super::{IndexError, PrefixIndex};
-use crate::wire::read_batch;
+use crate::wire::read_batch_with_ids;
 
 impl PrefixIndex {
     /// Apply a batch as it came off the wire. The rank in the batch beats `dp_rank`.
@@ -37,7 +37,8 @@ impl PrefixIndex {
                 handle.id
             )));
         }
-        let batch = read_batch(data, &self.config.wire)?;
+        let mut ids = Vec::new();
+        let batch = read_batch_with_ids(data, &self.config.wire, &mut ids)?;
         let mut report = Report::new(batch.dp_rank.or(dp_rank), &batch.skipped);
         let _gate = self.gate.read();
         let number = match self.open(target, seq, report.dp_rank)? {
@@ -50,7 +51,7 @@ impl PrefixIndex {
             }
         };
         let mut events = batch.events.iter();
-        let mut slice = Slice::default();
+        let mut slice = Slice::new(&ids);
         loop {
             slice.read(&mut events, &mut report);
             self.prepare(number, &mut slice);

@@ -205,18 +205,27 @@ impl Forest {
         block
     }
 
-    /// The same for a block whose parent may not be there yet; the caller flags it.
+    /// The same for a block whose parent may not be there yet, and is flagged by the caller.
     pub fn plant(&mut self, engine: u64, content: u64, parent: Option<BlockNumber>) -> BlockNumber {
         let block = self.blocks.insert(engine, content, parent);
-        let homonyms = self.with_engine(engine).map(|other| (other, Flag::Homonym));
-        let aliases = self.with_content(content).map(|other| (other, Flag::Alias));
-        let shared: Vec<_> = homonyms.chain(aliases).collect();
-        for (other, flag) in shared {
-            self.blocks.set(other, flag, true);
-            self.blocks.set(block, flag, true);
-        }
-        self.by_engine.insert(engine, block);
-        self.by_content.insert(content, block);
+        let Self {
+            blocks,
+            by_engine,
+            by_content,
+            ..
+        } = self;
+        by_engine.insert(engine, block, |other| {
+            if blocks.engine(other) == engine {
+                blocks.set(other, Flag::Homonym, true);
+                blocks.set(block, Flag::Homonym, true);
+            }
+        });
+        by_content.insert(content, block, |other| {
+            if blocks.content(other) == content {
+                blocks.set(other, Flag::Alias, true);
+                blocks.set(block, Flag::Alias, true);
+            }
+        });
         block
     }
 

@@ -1,5 +1,7 @@
 //! A source's part in the blocks of a forest: entering, changing, leaving.
 
+use hashbrown::HashMap;
+
 use super::blocks::BlockNumber;
 use super::forest::Forest;
 use super::forests::Forests;
@@ -90,8 +92,16 @@ impl Source {
             *count -= 1;
             if *count == 0 {
                 self.forks.remove(&parent);
+                shrink(&mut self.forks);
             }
         }
         parent
+    }
+}
+
+/// Give memory back once little of it is used.
+fn shrink(forks: &mut HashMap<BlockNumber, u32>) {
+    if forks.len() * 8 < forks.capacity() {
+        forks.shrink_to(forks.len() * 2);
     }
 }

@@ -10,7 +10,7 @@ use super::report::Report;
 use super::tier::{Medium, Tier};
 use crate::hash::content;
 use crate::tokens::{TokenSlice, TokenVec};
-use crate::wire::{EngineHash, Event, Stored};
+use crate::wire::{EngineHash, Event, HashList, Stored};
 
 /// Blocks applied under one hold of the lock; an event is never split.
 const SLICE: usize = 256;
@@ -18,12 +18,29 @@ const SLICE: usize = 256;
 const RECENT: usize = 16;
 
 /// Some events. Its buffers are used again for the next ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Slice<'a> {
+    /// Token ids that were decoded when the batch was read, and the others.
+    ids: &'a [u32],
+    tokens: TokenVec,
     steps: Vec<Step<'a>>,
     blocks: Vec<u64>,
-    tokens: TokenVec,
     contents: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Tokens<'a> {
+    Decoded(&'a [u32]),
+    Copied(Range<usize>),
+}
+
+impl<'a> Tokens<'a> {
+    fn of(&'a self, copied: &'a TokenVec) -> TokenSlice<'a> {
+        match self {
+            Self::Decoded(ids) => TokenSlice::U32(ids),
+            Self::Copied(range) => copied.as_slice().slice(range.start, range.end),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -42,7 +59,7 @@ struct StoreStep<'a> {
     offset: usize,
     blocks: Range<usize>,
     parent: Option<u64>,
-    tokens: Range<usize>,
+    tokens: Tokens<'a>,
     units: usize,
     geometry: Geometry,
     identity: Identity<'a>,
@@ -153,6 +170,17 @@ fn ids_of(tokens: TokenSlice<'_>, index: usize, Geometry { block_size, pairs }: 
 }
 
 impl<'a> Slice<'a> {
+    /// An empty slice of a batch whose token ids were decoded into `ids`.
+    pub fn new(ids: &'a [u32]) -> Self {
+        Self {
+            ids,
+            tokens: TokenVec::default(),
+            steps: Vec::new(),
+            blocks: Vec::new(),
+            contents: Vec::new(),
+        }
+    }
+
     /// Read the next events in place of those read before: those that name `SLICE` blocks at most, and one at least.
     pub fn read(&mut self, events: &mut std::slice::Iter<'_, Event<'a>>, report: &mut Report) {
         self.steps.clear();
@@ -176,7 +204,7 @@ impl<'a> Slice<'a> {
         match event {
             Event::Stored(stored) => self.read_store(stored, report).map(Step::Store),
             Event::Removed(removed) => Some(Step::Remove {
-                blocks: grown(&mut self.blocks, removed.block_hashes.iter().map(EngineHash::key)),
+                blocks: self.keys(&removed.block_hashes),
                 medium: Medium::read(removed.medium, removed.locality),
                 group: removed.group_idx.unwrap_or(0),
             }),
@@ -207,14 +235,20 @@ impl<'a> Slice<'a> {
                 return None;
             }
         };
-        let first = self.tokens.as_slice().len();
-        event.token_ids.copy_into(&mut self.tokens);
+        let tokens = event.token_ids.decoded(self.ids).map_or_else(
+            || {
+                let first = self.tokens.as_slice().len();
+                event.token_ids.copy_into(&mut self.tokens);
+                Tokens::Copied(first..self.tokens.as_slice().len())
+            },
+            Tokens::Decoded,
+        );
         let identity = Identity::read(event);
         Some(StoreStep {
             offset,
-            blocks: grown(&mut self.blocks, event.block_hashes.iter().map(EngineHash::key)),
+            blocks: self.keys(&event.block_hashes),
             parent: event.parent_block_hash.map(EngineHash::key),
-            tokens: first..self.tokens.as_slice().len(),
+            tokens,
             units,
             geometry: Geometry {
                 block_size,
@@ -234,6 +268,12 @@ impl<'a> Slice<'a> {
         })
     }
 
+    fn keys(&mut self, hashes: &HashList<'_>) -> Range<usize> {
+        let start = self.blocks.len();
+        hashes.keys_into(&mut self.blocks);
+        start..self.blocks.len()
+    }
+
     /// Hash the blocks of all stores whose place can be foreseen; `bound` knows the content of blocks from before.
     pub fn hash(&mut self, bound: impl Fn(u64) -> Option<u64>) {
         let Self {
@@ -241,6 +281,7 @@ impl<'a> Slice<'a> {
             blocks,
             tokens,
             contents,
+            ..
         } = self;
         let mut recent: Vec<(u64, u64)> = Vec::new();
         for step in steps {
@@ -256,16 +297,15 @@ impl<'a> Slice<'a> {
             });
             let Some(seed) = above else { continue };
             step.seed = seed;
-            let ids = tokens.as_slice().slice(step.tokens.start, step.tokens.end);
+            let ids = step.tokens.of(tokens);
             let mut last = seed;
-            step.contents = grown(
-                contents,
-                (0..count).map(|index| {
-                    let extra = step.identity.extra.get(index).map(AsRef::as_ref);
-                    last = content::block(last, ids_of(ids, index, step.geometry), extra);
-                    last
-                }),
-            );
+            let start = contents.len();
+            contents.extend((0..count).map(|index| {
+                let extra = step.identity.extra.get(index).map(AsRef::as_ref);
+                last = content::block(last, ids_of(ids, index, step.geometry), extra);
+                last
+            }));
+            step.contents = start..contents.len();
             if let Some(&block) = blocks[step.blocks.clone()].last() {
                 recent.push((block, last));
             }
@@ -279,7 +319,7 @@ impl<'a> Slice<'a> {
                 offset: step.offset,
                 blocks: &self.blocks[step.blocks.clone()],
                 parent: step.parent,
-                tokens: self.tokens.as_slice().slice(step.tokens.start, step.tokens.end),
+                tokens: step.tokens.of(&self.tokens),
                 units: step.units,
                 geometry: step.geometry,
                 root: step.root,
@@ -307,11 +347,4 @@ fn size_of_event(event: &Event<'_>) -> usize {
         Event::Removed(removed) => removed.block_hashes.len().max(1),
         Event::Cleared(_) => 1,
     }
-}
-
-/// Append values; where they are.
-fn grown(values: &mut Vec<u64>, more: impl Iterator<Item = u64>) -> Range<usize> {
-    let start = values.len();
-    values.extend(more);
-    start..values.len()
 }

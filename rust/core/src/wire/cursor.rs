@@ -22,6 +22,14 @@ const UNSIGNED_SIZE: [u8; 256] = {
     sizes
 };
 
+/// Bytes of an integer written with 64 bits.
+pub(crate) const WORD_SIZE: usize = 9;
+
+/// Whether an integer written with 64 bits begins so.
+pub(crate) fn is_word(first: u8) -> bool {
+    first == 0xcf || first == 0xd3
+}
+
 type Read<T> = Result<T, WireError>;
 
 /// The header of a value, its length already known to fit what is left where it has a body.
@@ -270,6 +278,55 @@ impl<'a> Cursor<'a> {
             self.offset = offset;
         }
         fits
+    }
+
+    /// Pass `count` integers written with 64 bits, if that is what comes next; else stay.
+    pub(crate) fn pass_words(&mut self, count: usize) -> bool {
+        let Some(size) = count.checked_mul(WORD_SIZE) else {
+            return false;
+        };
+        let words = self.data[self.offset..].get(..size);
+        let fits = words.is_some_and(|words| words.chunks_exact(WORD_SIZE).all(|word| is_word(word[0])));
+        if fits {
+            self.offset += size;
+        }
+        fits
+    }
+
+    /// Pass `count` unsigned integers of at most 32 bits and append them to `ids`, if that is what comes next; else stay.
+    /// To pass one takes as long as to find where the next begins, so that to decode it costs nothing.
+    pub(crate) fn read_narrow(&mut self, count: usize, ids: &mut Vec<u32>) -> bool {
+        let (before, mut next) = (ids.len(), *self);
+        // Each takes a byte at least.
+        if count > self.left() {
+            return false;
+        }
+        ids.resize(before + count, 0);
+        for place in &mut ids[before..] {
+            let value = match next.data[next.offset..].first_chunk::<9>() {
+                Some(&[first @ 0xcc..=0xce, b0, b1, b2, b3, ..]) => {
+                    let width = 1_u32 << (first & 3);
+                    next.offset += 1 + width as usize;
+                    Some(u32::from_be_bytes([b0, b1, b2, b3]) >> (u32::BITS - 8 * width))
+                }
+                Some(&[first @ 0..0x80, ..]) => {
+                    next.offset += 1;
+                    Some(u32::from(first))
+                }
+                // Near the end of the payload, or something else.
+                _ => match next.header() {
+                    Ok(Header::Unsigned(value)) => u32::try_from(value).ok(),
+                    _ => None,
+                },
+            };
+            let Some(value) = value else {
+                ids.truncate(before);
+                return false;
+            };
+            *place = value;
+        }
+        *self = next;
+        true
     }
 
     /// An integer from 0 that is known to come next: eight bytes at once and the surplus shifted out where the

@@ -33,7 +33,13 @@ pub(super) struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// Read the value of a field.
-    pub(super) fn read(&mut self, field: Field, cursor: &mut Cursor<'a>, limits: &Limits) -> Result<(), WireError> {
+    pub(super) fn read(
+        &mut self,
+        field: Field,
+        cursor: &mut Cursor<'a>,
+        limits: &Limits,
+        ids: Option<&mut Vec<u32>>,
+    ) -> Result<(), WireError> {
         let name = field.name();
         if self.has(field) {
             return Err(Fault::DuplicateField { field: name }.at(cursor.offset()));
@@ -42,7 +48,7 @@ impl<'a> Draft<'a> {
         match field {
             Field::BlockHashes => self.block_hashes = Some(hashes(name, cursor, limits)?),
             Field::ParentBlockHash => self.parent_block_hash = optional_hash(name, cursor)?,
-            Field::TokenIds => self.token_ids = Some(tokens(name, cursor)?),
+            Field::TokenIds => self.token_ids = Some(tokens(name, cursor, ids)?),
             Field::BlockSize => self.block_size = Some(cursor.u64(name)?),
             Field::LoraId => self.lora_id = cursor.optional_i64(name)?,
             Field::Medium => self.medium = cursor.optional_str(name)?,
@@ -157,17 +163,29 @@ fn hashes<'a>(name: &'static str, cursor: &mut Cursor<'a>, limits: &Limits) -> R
         return Err(over_limit("blocks in an event", limits.blocks, length).at(start));
     }
     let first = cursor.offset();
-    for _ in 0..length {
-        hash(name, cursor)?;
+    if !cursor.pass_words(length) {
+        for _ in 0..length {
+            hash(name, cursor)?;
+        }
     }
     Ok(HashList::new(cursor.since(first), length))
 }
 
 const A_TOKEN: &str = "a token id";
 
-fn tokens<'a>(name: &'static str, cursor: &mut Cursor<'a>) -> Result<TokenList<'a>, WireError> {
+fn tokens<'a>(
+    name: &'static str,
+    cursor: &mut Cursor<'a>,
+    ids: Option<&mut Vec<u32>>,
+) -> Result<TokenList<'a>, WireError> {
     let length = cursor.array(name, "an array of token ids, or of pairs of them")?;
     let first = cursor.offset();
+    if let Some(ids) = ids {
+        let decoded = ids.len();
+        if cursor.read_narrow(length, ids) {
+            return Ok(TokenList::new(cursor.since(first), length, false).with_decoded(decoded));
+        }
+    }
     let pairs = length > 0 && matches!(cursor.clone().header()?, Header::Array(_));
     if cursor.pass_unsigned(length, pairs) {
         return Ok(TokenList::new(cursor.since(first), length, pairs));

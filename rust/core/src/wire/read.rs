@@ -13,6 +13,16 @@ use super::names::{RANK_KEYS, TYPE, Tag};
 /// Broken msgpack anywhere, in skipped values and after the batch too, and a broken batch frame are an error for the
 /// whole batch. An event that cannot be used is listed in `skipped`.
 pub fn read_batch<'a>(data: &'a [u8], limits: &Limits) -> Result<Batch<'a>, WireError> {
+    read(data, limits, None)
+}
+
+/// The same for a caller who wants the token ids: those that fit 32 bits are decoded into `ids`, event after event.
+pub fn read_batch_with_ids<'a>(data: &'a [u8], limits: &Limits, ids: &mut Vec<u32>) -> Result<Batch<'a>, WireError> {
+    ids.clear();
+    read(data, limits, Some(ids))
+}
+
+fn read<'a>(data: &'a [u8], limits: &Limits, ids: Option<&mut Vec<u32>>) -> Result<Batch<'a>, WireError> {
     let limit = limits.message_bytes;
     if data.len() > limit {
         return Err(over_limit("bytes in a payload", limit, data.len()).at(limit));
@@ -20,6 +30,7 @@ pub fn read_batch<'a>(data: &'a [u8], limits: &Limits) -> Result<Batch<'a>, Wire
     let mut reader = Reader {
         cursor: Cursor::new(data),
         limits,
+        ids,
         skipped: Vec::new(),
         unread_fields: 0,
     };
@@ -59,6 +70,7 @@ struct Frame<'a> {
 struct Reader<'a, 'l> {
     cursor: Cursor<'a>,
     limits: &'l Limits,
+    ids: Option<&'l mut Vec<u32>>,
     skipped: Vec<Skipped>,
     unread_fields: u64,
 }
@@ -179,7 +191,7 @@ impl<'a> Reader<'a, '_> {
                 order = self.stored_layout(tag, slots - slot)?.fields_from(slot);
             }
             match order.next() {
-                Some(field) => draft.read(field, &mut self.cursor, self.limits)?,
+                Some(field) => draft.read(field, &mut self.cursor, self.limits, self.ids.as_deref_mut())?,
                 None => self.pass_over()?,
             }
         }
@@ -234,7 +246,7 @@ impl<'a> Reader<'a, '_> {
                 }
                 self.cursor.skip(0)?;
             } else if let Some(field) = tag.field(key) {
-                draft.read(field, &mut self.cursor, self.limits)?;
+                draft.read(field, &mut self.cursor, self.limits, self.ids.as_deref_mut())?;
             } else {
                 draft.keep(key, &mut self.cursor, self.limits)?;
             }

@@ -1,6 +1,6 @@
 //! Values of events, borrowed from the payload and decoded where they are used.
 
-use super::cursor::{Cursor, Header};
+use super::cursor::{Cursor, Header, WORD_SIZE, is_word};
 use super::error::{Fault, WireError};
 use crate::tokens::TokenVec;
 
@@ -177,6 +177,17 @@ impl<'a> HashList<'a> {
         self.len == 0
     }
 
+    /// Append the key of each hash.
+    pub fn keys_into(&self, keys: &mut Vec<u64>) {
+        let words = self.bytes.chunks_exact(WORD_SIZE);
+        let are_words = self.bytes.len() == self.len * WORD_SIZE && words.clone().all(|word| is_word(word[0]));
+        if are_words {
+            keys.extend(words.map(|word| word[1..].iter().fold(0, |key, &byte| key << 8 | u64::from(byte))));
+        } else {
+            keys.extend(self.iter().map(EngineHash::key));
+        }
+    }
+
     /// The hashes in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = EngineHash<'a>> + use<'a> {
         let mut cursor = Cursor::new(self.bytes);
@@ -199,11 +210,31 @@ pub struct TokenList<'a> {
     bytes: &'a [u8],
     len: usize,
     pairs: bool,
+    decoded: Option<usize>,
 }
 
 impl<'a> TokenList<'a> {
     pub(crate) fn new(bytes: &'a [u8], len: usize, pairs: bool) -> Self {
-        Self { bytes, len, pairs }
+        Self {
+            bytes,
+            len,
+            pairs,
+            decoded: None,
+        }
+    }
+
+    /// The same list, whose ids were decoded and begin at `place`.
+    pub(crate) fn with_decoded(self, place: usize) -> Self {
+        Self {
+            decoded: Some(place),
+            ..self
+        }
+    }
+
+    /// The ids among those that were decoded while the batch was read; None for pairs and for ids over 32 bits.
+    pub fn decoded<'i>(&self, ids: &'i [u32]) -> Option<&'i [u32]> {
+        let place = self.decoded?;
+        ids.get(place..place + self.len)
     }
 
     /// How many tokens, or pairs of them.
