@@ -120,7 +120,7 @@ class PrefixCache:
             component.used(end)
         self._full.offer(walk.lowest)
         slots = join([node.slots for node in path if node.slots is not None])
-        return MatchResult(end.end, 0, slots, end, walk.end.end)
+        return MatchResult(end.end, 0, slots, end, branch=walk.end.end)
 
     def insert(
         self,

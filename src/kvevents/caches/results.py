@@ -1,12 +1,12 @@
 """What the caches answer. Lengths are in units: tokens, or pairs where keys are bigrams; always whole pages."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kvevents.caches.node import Node
 
 
-class MatchResult(NamedTuple):
-    """The longest cached prefix of a prompt."""
+class PrefixMatch(NamedTuple):
+    """What every match of a cache says."""
 
     length: int
     """Units whose KV is on the device."""
@@ -16,9 +16,24 @@ class MatchResult(NamedTuple):
     """int64, one a unit of `length`, in order; read-only."""
     node: Node
     """Where the match ends: what `lock` takes. The root of the namespace where nothing matched."""
-    branch: int = 0
-    """Units whose full-attention KV is in the tree, `length` or more. Where it is more, a window or a state is missing:
-    with one at this place, prompts that share so much can go on from there."""
+
+
+class MatchResult(PrefixMatch):
+    """The longest cached prefix of a prompt: a tuple of `length`, `host_length`, `slots` and `node`.
+
+    Attributes:
+        branch: units whose full-attention KV is in the tree, `length` or more. Where it is more, a window or a state
+            is missing: with one at this place, prompts that share so much can go on from there.
+    """
+
+    branch: int
+
+    def __new__(
+        cls, length: int, host_length: int, slots: memoryview, node: Node, *, branch: int | None = None
+    ) -> Self:
+        match = super().__new__(cls, length, host_length, slots, node)
+        match.branch = length if branch is None else branch
+        return match
 
 
 class InsertResult(NamedTuple):
