@@ -16,6 +16,7 @@ use crate::wire::{dialect as dialect_of, payload};
 // The signature below shows them to Python users.
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
 
+/// Merges the events of a window of batches: for whoever passes events on.
 #[pyclass(module = "kvevents._core.coalescing", frozen)]
 struct Coalescer(Mutex<coalesce::Coalescer>);
 
@@ -47,6 +48,7 @@ impl Coalescer {
         Ok(Self(Mutex::new(coalesce::Coalescer::new(settings))))
     }
 
+    /// Add a batch to the window, in whatever dialect.
     #[pyo3(signature = (data, /))]
     fn add<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let py = data.py();
@@ -61,22 +63,26 @@ impl Coalescer {
         Ok(unread)
     }
 
+    /// Take what waits as one batch of the rank that the batches have; None if there is nothing.
     #[pyo3(signature = (*, ts = None))]
     fn take_batch<'py>(&self, py: Python<'py>, ts: Option<f64>) -> Option<Bound<'py, PyBytes>> {
         let data = py.detach(|| self.locked(|coalescer| coalescer.take(ts)))?;
         Some(PyBytes::new(py, &data))
     }
 
+    /// Events that wait.
     #[getter]
     fn pending(&self) -> usize {
         self.locked(|coalescer| coalescer.len())
     }
 
+    /// Bytes of the batch that waits, within a few an event.
     #[getter]
     fn pending_bytes(&self) -> usize {
         self.locked(|coalescer| coalescer.size())
     }
 
+    /// What came and what goes on, taken or not.
     fn stats(&self) -> CoalescerStats {
         let Stats {
             batches,

@@ -155,6 +155,7 @@ fn page_keys(
     pages.collect()
 }
 
+/// The ids that an engine announces for the whole blocks of a prompt.
 #[pyfunction]
 #[pyo3(signature = (
     tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false,
@@ -204,6 +205,7 @@ fn block_hashes<'py>(
     }
 }
 
+/// The full digests of the whole blocks of a prompt: what vLLM announces where it is told to send bytes.
 #[pyfunction]
 #[pyo3(signature = (
     tokens, block_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,

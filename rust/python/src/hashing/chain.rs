@@ -11,11 +11,13 @@ use super::{DETACH_ABOVE, detach_if, namespace};
 use crate::buffers::{TokenArgument, int64_view};
 use crate::numbers;
 
+/// The hashes of consecutive pages of one prompt under a namespace.
 #[pyclass(name = "HashChain", module = "kvevents._core.hashing", frozen)]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
 
 #[pymethods]
 impl PyHashChain {
+    /// The empty chain before the first page.
     #[staticmethod]
     #[pyo3(signature = (
         page_size, *, scheme = "sglang", extra_key = None, cache_salt = None, bigram = false, hash_seed = None,
@@ -49,6 +51,7 @@ impl PyHashChain {
         Ok(Self(HashChain::root(namespace)))
     }
 
+    /// Hash `tokens` as the continuation of this chain and return the new pages only.
     fn extend(&self, py: Python<'_>, tokens: TokenArgument) -> PyResult<Self> {
         let ids = tokens.as_slice();
         let paging = self.0.namespace().paging;
@@ -64,6 +67,7 @@ impl PyHashChain {
         })
     }
 
+    /// The first `pages` pages and the rest; nothing is hashed or copied.
     fn split(&self, #[pyo3(from_py_with = numbers::pages)] pages: usize) -> PyResult<(Self, Self)> {
         let (head, tail) = self.0.split(pages).ok_or_else(|| {
             PyValueError::new_err(format!(
@@ -74,11 +78,13 @@ impl PyHashChain {
         Ok((Self(head), Self(tail)))
     }
 
+    /// The ids of the pages, int64, not wrapped (an `EventRecorder` wraps them as its event format asks).
     #[getter]
     fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         int64_view(py, self.0.ids())
     }
 
+    /// The full digests of the pages: 32 bytes, with XXH3 16, with Python's `hash()` and content hashes 8.
     #[getter]
     fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let scheme = self.0.namespace().scheme;
@@ -86,26 +92,31 @@ impl PyHashChain {
         PyList::new(py, digests.map(|digest| PyBytes::new(py, scheme.digest_bytes(digest))))
     }
 
+    /// The id of the page above the first one, not wrapped; None at the start of a prompt.
     #[getter]
     fn parent_id(&self) -> Option<i64> {
         self.0.parent_id()
     }
 
+    /// Tokens (pairs, for bigrams) in a page.
     #[getter]
     fn page_size(&self) -> usize {
         self.0.namespace().paging.page_size()
     }
 
+    /// What separates the prompt's tree from others.
     #[getter]
     fn extra_key(&self) -> Option<&str> {
         self.0.namespace().extra_key.as_deref()
     }
 
+    /// The salt, None where there is none.
     #[getter]
     fn cache_salt(&self) -> Option<&str> {
         self.0.namespace().cache_salt.as_deref()
     }
 
+    /// Whether pages are made of pairs.
     #[getter]
     fn bigram(&self) -> bool {
         self.0.namespace().paging.is_bigram()

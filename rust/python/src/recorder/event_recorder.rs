@@ -21,6 +21,7 @@ use crate::wire::{dialect as dialect_of, python_event};
 // The signature below shows them to Python users.
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
 
+/// Collects what a cache did and gives it out in batches: the fast way to announce events.
 #[pyclass(module = "kvevents._core.recorder", frozen)]
 pub(crate) struct EventRecorder {
     recorder: Recorder,
@@ -74,6 +75,7 @@ impl EventRecorder {
         })
     }
 
+    /// Record that blocks are held now. An empty chain says nothing.
     #[pyo3(signature = (chain, tokens, *, medium = "GPU", session_id = None, group = None))]
     fn store(
         &self,
@@ -102,6 +104,7 @@ impl EventRecorder {
         self.record_store(py, &store)
     }
 
+    /// Record that blocks are no longer held in a tier, by a cache group. An empty chain says nothing.
     #[pyo3(signature = (chain, *, medium = "GPU", group = None))]
     fn remove(&self, py: Python<'_>, chain: &PyHashChain, medium: &str, group: Option<&CacheGroup>) -> PyResult<()> {
         if !self.enabled {
@@ -119,12 +122,14 @@ impl EventRecorder {
             .map_err(|refused| raise(py, refused))
     }
 
+    /// Record that nothing is held any more, in any tier.
     fn clear(&self) {
         if self.enabled {
             self.recorder.clear();
         }
     }
 
+    /// Take everything in the queue as events, oldest first.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let taken = self.recorder.take();
         let events = PyList::empty(py);
@@ -146,6 +151,7 @@ impl EventRecorder {
         Ok(events)
     }
 
+    /// Take everything in the queue as an encoded batch; None if there is nothing.
     #[pyo3(
         signature = (*, ts = None, dp_rank = Some(0), dialect = "sglang"),
         text_signature = "($self, *, ts=None, dp_rank=0, dialect='sglang')"
@@ -171,6 +177,7 @@ impl EventRecorder {
         }
     }
 
+    /// The ids (int64) under which the blocks of a chain are announced now.
     #[pyo3(signature = (chain, /))]
     fn announced_ids<'py>(&self, py: Python<'py>, chain: &PyHashChain) -> PyResult<Bound<'py, PyAny>> {
         let chain = &chain.0;
@@ -181,6 +188,7 @@ impl EventRecorder {
         int64_view(py, ids.into_iter())
     }
 
+    /// What was recorded so far, taken or not.
     fn stats(&self) -> RecorderStats {
         let Stats {
             stored_pages,
@@ -202,16 +210,19 @@ impl EventRecorder {
         }
     }
 
+    /// Whether calls do anything.
     #[getter]
     fn enabled(&self) -> bool {
         self.enabled
     }
 
+    /// Tokens (pairs, for bigrams) in a page.
     #[getter]
     pub(crate) fn page_size(&self) -> usize {
         self.recorder.settings().page_size
     }
 
+    /// Events in the queue.
     #[getter]
     fn pending(&self) -> usize {
         self.recorder.len()

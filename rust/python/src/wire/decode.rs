@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::classes;
 
+/// Read the payload of one message, whatever dialect it is written in.
 #[pyfunction]
 #[pyo3(signature = (data, /, *, strict=true))]
 pub(super) fn decode_batch<'py>(data: &Bound<'py, PyAny>, strict: bool) -> PyResult<Bound<'py, PyAny>> {

@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use crate::buffers::TokenArgument;
 use crate::classes;
 
+/// Write a batch as one engine's payload, byte for byte as that engine writes it.
 #[pyfunction]
 #[pyo3(signature = (batch, /, *, dialect="sglang"))]
 pub(super) fn encode_batch<'py>(batch: &Bound<'py, PyAny>, dialect: &str) -> PyResult<Bound<'py, PyBytes>> {
