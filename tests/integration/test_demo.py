@@ -77,7 +77,7 @@ def test_figures_agree_with_each_other_and_the_index_with_the_engines() -> None:
     assert "kv: 40 of 40 requests ended" in notes
 
 
-@pytest.mark.parametrize("cache", ["radix", "block_pool"])
+@pytest.mark.parametrize("cache", ["radix", "hierarchical", "block_pool"])
 def test_small_caches_evict_and_the_index_still_agrees(cache: str) -> None:
     code, report, _ = run(
         *("--limit", "40", "--speed", "20", "--cache", cache, "--cache-tokens", "130048", "--policy", "kv")

@@ -62,11 +62,24 @@ def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
         ({"cache": "block_pool", "eviction_policy": "lfu"}, "a block pool has only its own order, not lfu"),
         ({"cache": "block_pool", "kv_events": KVEventsConfig(format="dynamo")}, "format 'dynamo' is SGLang's"),
         ({"async_scheduling": True}, "async_scheduling: only an engine with the cache block_pool has it, not radix"),
-        ({"sliding_window": 8}, "sliding_window: only an engine with the cache swa or unified has it, not radix"),
+        ({"host_tokens": 8}, "host_tokens: only an engine with the cache hierarchical has it, not radix"),
+        ({"cache": "hierarchical", "host_tokens": 8}, "host_tokens: expected 64 to \\d+, got 8"),
+        ({"cache": "hierarchical", "write_policy": "never"}, "write_policy: expected one of write_through, .* 'never'"),
+        ({"cache": "hierarchical", "mamba_slots": 9}, "only with mamba among the components, got full"),
+        (
+            {"sliding_window": 8},
+            "sliding_window: only an engine with the cache swa or unified or hierarchical",
+        ),
         ({"cache": "swa", "sliding_window": 0}, "sliding_window: expected 1 to \\d+, got 0"),
-        ({"cache": "swa", "mamba_slots": 9}, "mamba_slots: only an engine with the cache mamba or unified has it"),
+        (
+            {"cache": "swa", "mamba_slots": 9},
+            "mamba_slots: only an engine with the cache mamba or unified",
+        ),
         ({"cache": "mamba", "mamba_slots": 1}, "mamba_slots: expected 2 to \\d+, got 1"),
-        ({"cache": "mamba", "components": ("mamba",)}, "components: only an engine with the cache unified has it"),
+        (
+            {"cache": "mamba", "components": ("mamba",)},
+            "components: only an engine with the cache unified",
+        ),
         (
             {"cache": "unified", "components": ("swa", "swa")},
             "components: expected full, swa, mamba, each once, got swa, swa",
@@ -78,7 +91,10 @@ def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
         ),
         ({"cache": "swa", "sliding_window": 100, "window_tokens": 8511}, "window_tokens: expected 8512, .* got 8511"),
         ({"cache": "swa", "window_tokens": 10**6 + 1}, "window_tokens: .* to 1000000, as many as max_total_tokens"),
-        ({"announce_groups": True}, "announce_groups: only an engine with the cache swa or mamba or unified has it"),
+        (
+            {"announce_groups": True},
+            "announce_groups: only an engine with the cache swa or mamba",
+        ),
         ({"hash_seed": "0"}, "hash_seed: only an engine with the cache block_pool has it"),
     ],
 )

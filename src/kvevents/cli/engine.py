@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
+from kvevents.caches import WritePolicy
 from kvevents.cli.output import Json, print_json
 from kvevents.engine.config import CacheName, ComponentName, EngineConfig, KVEventsConfig
 from kvevents.engine.server import run_engine
@@ -40,6 +41,7 @@ def engine(
     prefill_tokens_per_second: float = _TIMING.prefill_tokens_per_second,
     decode_step_ms: float = _TIMING.decode_step_ms,
     decode_step_per_request_ms: float = _TIMING.decode_step_per_request_ms,
+    load_back_tokens_per_second: float = _TIMING.load_back_tokens_per_second,
     speed: float = _CONFIG.speed,
     seed: int = _CONFIG.seed,
     sliding_window: int | None = _CONFIG.sliding_window,
@@ -47,6 +49,8 @@ def engine(
     mamba_slots: int | None = _CONFIG.mamba_slots,
     components: Components = _CONFIG.components,
     announce_groups: bool = _CONFIG.announce_groups,
+    host_tokens: int | None = _CONFIG.host_tokens,
+    write_policy: WritePolicy | None = _CONFIG.write_policy,
     async_scheduling: bool = _CONFIG.async_scheduling,
     hash_seed: str | None = _CONFIG.hash_seed,
     json: Json = False,
@@ -69,7 +73,8 @@ def engine(
         dp_size: Data-parallel ranks, each with a cache of its own.
         cache: What kind of engine: block_pool is one like vLLM, with its scheduling, its hashes and its events in its
             own wire format; all others are like SGLang, for models with full attention (radix), sliding windows
-            besides (swa), state-space layers besides (mamba), or what --components says (unified).
+            besides (swa), state-space layers besides (mamba), or what --components says (unified; hierarchical, with
+            host memory as a tier below).
         page_size: Tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
         eviction_policy: Which cached prefixes go first: lru, lfu, fifo, mru, filo, priority, slru or tlru.
@@ -80,14 +85,19 @@ def engine(
         prefill_tokens_per_second: Speed of prefill.
         decode_step_ms: Base time of a decode step.
         decode_step_per_request_ms: What each decoding request adds to a step.
+        load_back_tokens_per_second: Speed of copies from host memory (hierarchical).
         speed: Divides all engine times.
         seed: Of the outputs, which are a fixed function of seed, prompt and position.
         sliding_window: Tokens before the next one that sliding layers attend to; by default 4096 (swa, unified).
         window_tokens: KV cache of those layers; by default as much as --max-total-tokens (swa, unified).
         mamba_slots: Room for states, those of running requests included; by default 512 (mamba, unified).
-        components: Kinds of layers, full, swa and mamba, separated by commas; by default all (unified).
+        components: Kinds of layers, full, swa and mamba, separated by commas; by default all (unified) or full
+            (hierarchical).
         announce_groups: Announce windows and states too, so that a router knows how much of a prompt can be reused
-            (swa, mamba, unified).
+            (swa, mamba, unified, hierarchical).
+        host_tokens: Host memory of each rank, in tokens; by default twice --max-total-tokens (hierarchical).
+        write_policy: When what is cached is copied to host memory: write_through, at its first insert (the default),
+            write_through_selective, at its second, or write_back, when it is evicted (hierarchical).
         async_scheduling: Plan each step while the one before it runs, as vLLM does on GPUs (block_pool).
         hash_seed: PYTHONHASHSEED of the engine, which enters its block hashes (block_pool).
         json: The line is JSON with or without it.
@@ -112,6 +122,7 @@ def engine(
                 prefill_tokens_per_second=prefill_tokens_per_second,
                 decode_step_ms=decode_step_ms,
                 decode_step_per_request_ms=decode_step_per_request_ms,
+                load_back_tokens_per_second=load_back_tokens_per_second,
             ),
             speed=speed,
             seed=seed,
@@ -120,6 +131,8 @@ def engine(
             mamba_slots=mamba_slots,
             components=components,
             announce_groups=announce_groups,
+            host_tokens=host_tokens,
+            write_policy=write_policy,
             async_scheduling=async_scheduling,
             hash_seed=hash_seed,
         ),

@@ -6,12 +6,13 @@ from typing import Literal, Self, TypeAlias, get_args
 
 import msgspec
 
+from kvevents.caches.hierarchical import WritePolicy
 from kvevents.caches.slots import MOST_SLOTS
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import ConfigError
 from kvevents.index import GroupSpec
 
-CacheName: TypeAlias = Literal["radix", "swa", "mamba", "unified", "block_pool"]
+CacheName: TypeAlias = Literal["radix", "swa", "mamba", "unified", "hierarchical", "block_pool"]
 """The caches that an engine can have."""
 
 MOST_RANKS = 1024
@@ -19,23 +20,27 @@ MOST_PAGES = 2**26
 """Of a rank: a thousand million tokens at page size 16; more is a slip of the finger."""
 
 ComponentName: TypeAlias = Literal["full", "swa", "mamba"]
-"""The kinds of layers that the cache `unified` can be made for."""
+"""The kinds of layers that the caches `unified` and `hierarchical` can be made for."""
 
 HYBRID_CACHES: tuple[CacheName, ...] = ("swa", "mamba", "unified")
 """Those for models with more than full attention."""
 
 DEFAULT_SLIDING_WINDOW = 4096
 DEFAULT_MAMBA_SLOTS = 512
+DEFAULT_HOST_RATIO = 2
+"""Host memory over KV cache, as SGLang has it."""
 LEAST_MAMBA_SLOTS = 2
 """A request that runs alone has a state, and holds the one that it went on from."""
 
 _ONLY_OF: Mapping[str, tuple[CacheName, ...]] = MappingProxyType(
     {
-        "sliding_window": ("swa", "unified"),
-        "window_tokens": ("swa", "unified"),
-        "mamba_slots": ("mamba", "unified"),
-        "components": ("unified",),
-        "announce_groups": HYBRID_CACHES,
+        "sliding_window": ("swa", "unified", "hierarchical"),
+        "window_tokens": ("swa", "unified", "hierarchical"),
+        "mamba_slots": ("mamba", "unified", "hierarchical"),
+        "components": ("unified", "hierarchical"),
+        "announce_groups": (*HYBRID_CACHES, "hierarchical"),
+        "host_tokens": ("hierarchical",),
+        "write_policy": ("hierarchical",),
         "async_scheduling": ("block_pool",),
         "hash_seed": ("block_pool",),
     }
@@ -113,14 +118,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         dp_size: data-parallel ranks, each with a scheduler, a cache and sockets of its own.
         cache: `block_pool` is an engine like vLLM: its cache, its scheduling, its events; all others are like SGLang,
             for models with full attention (`radix`), sliding windows besides (`swa`), state-space layers besides
-            (`mamba`), or what `components` says (`unified`).
+            (`mamba`), or what `components` says (`unified`; `hierarchical`, with host memory as a tier below).
         page_size: tokens in a page of KV cache.
         max_total_tokens: KV cache of each rank, in tokens.
         eviction_policy: which cached prefixes go first when memory runs short; a block pool has only its own order.
         sliding_window: tokens before the next one that the sliding layers attend to; None: 4096.
         window_tokens: KV cache of those layers, in tokens; None: as many as `max_total_tokens`.
         mamba_slots: states that there is room for, those of running requests included; None: 512.
-        components: kinds of layers (unified); full attention is always among them. Empty: all.
+        components: kinds of layers (unified, hierarchical); full attention is always among them. Empty: all of them
+            (unified), or full attention alone (hierarchical).
+        host_tokens: host memory of each rank, in tokens (hierarchical); None: twice `max_total_tokens`.
+        write_policy: when what is cached is copied to host memory (hierarchical); None: `write_through`.
         announce_groups: announce windows and states too, so that a router knows how much can be reused.
         async_scheduling: plan each step while the one before it runs (block pool).
         hash_seed: PYTHONHASHSEED of the engine (block pool); None: not set.
@@ -149,6 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mamba_slots: int | None = None
     components: tuple[ComponentName, ...] = ()
     announce_groups: bool = False
+    host_tokens: int | None = None
+    write_policy: WritePolicy | None = None
     async_scheduling: bool = False
     hash_seed: str | None = None
     chunked_prefill_size: int = 8192
@@ -196,8 +206,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layers(self) -> tuple[ComponentName, ...]:
         """The kinds of layers that the cache is for, in the order of their groups."""
-        if self.cache == "unified":
-            chosen = self.components or get_args(ComponentName)
+        if self.cache in {"unified", "hierarchical"}:
+            chosen = self.components or (get_args(ComponentName) if self.cache == "unified" else ())
             return tuple(kind for kind in get_args(ComponentName) if kind == "full" or kind in chosen)
         return ("full", self.cache) if self.cache in {"swa", "mamba"} else ("full",)
 
@@ -228,6 +238,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             return 0
         return DEFAULT_MAMBA_SLOTS if self.mamba_slots is None else self.mamba_slots
 
+    @property
+    def host_capacity(self) -> int:
+        """Tokens that host memory has room for; 0 without that tier."""
+        if self.cache != "hierarchical":
+            return 0
+        return DEFAULT_HOST_RATIO * self.max_total_tokens if self.host_tokens is None else self.host_tokens
+
     def _check_cache(self) -> None:
         if self.cache not in get_args(CacheName):
             raise ConfigError(f"cache: expected one of {', '.join(get_args(CacheName))}, got {self.cache!r}")
@@ -237,6 +254,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name}: only an engine with the cache {' or '.join(caches)} has it, not {self.cache}"
                 )
         self._check_layers()
+        if self.cache == "hierarchical" and not self.page_size <= self.host_capacity <= MOST_SLOTS:
+            raise ConfigError(f"host_tokens: expected {self.page_size} to {MOST_SLOTS}, got {self.host_capacity}")
+        if self.write_policy is not None and self.write_policy not in get_args(WritePolicy):
+            raise ConfigError(
+                f"write_policy: expected one of {', '.join(get_args(WritePolicy))}, got {self.write_policy!r}"
+            )
         if self.cache == "block_pool":
             if self.eviction_policy != "lru":
                 raise ConfigError(f"eviction_policy: a block pool has only its own order, not {self.eviction_policy}")
@@ -248,7 +271,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not set(self.components) <= set(known) or len(self.components) != len(set(self.components)):
             raise ConfigError(f"components: expected {', '.join(known)}, each once, got {', '.join(self.components)}")
         for name, kind in (("sliding_window", "swa"), ("window_tokens", "swa"), ("mamba_slots", "mamba")):
-            if getattr(self, name) is not None and self.cache == "unified" and kind not in self.layers:
+            if (
+                getattr(self, name) is not None
+                and self.cache in {"unified", "hierarchical"}
+                and kind not in self.layers
+            ):
                 raise ConfigError(f"{name}: only with {kind} among the components, got {', '.join(self.layers)}")
         if "swa" in self.layers and not 1 <= self.window_size <= MOST_SLOTS:
             raise ConfigError(f"sliding_window: expected 1 to {MOST_SLOTS}, got {self.window_size}")

@@ -169,6 +169,7 @@ class Engine:
             "layers": config.layers,
             "sliding_window_size": config.window_size or None,
             "mamba_slots": config.states or None,
+            "host_tokens": config.host_capacity or None,
             "async_scheduling": config.async_scheduling,
             "stream_interval": config.stream_interval,
             "speed": config.speed,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kvevents.caches import HiRadixCache
 from kvevents.engine.pool import CacheMatch, Pool, PrefixCache
 from kvevents.engine.request import Request
 
@@ -16,7 +17,8 @@ class KVMemory:
         window                    |<- locked -->|  given back  |  private, sliding window |
                                                 ^ shared       ^ window_start   allocated ^
 
-    With state-space layers it has a state too, which `store` copies at the ends of what it moves. Not thread-safe.
+    With state-space layers it has a state too, which `store` copies at the ends of what it moves. What a cache with
+    tiers has of a request below the device is loaded when the request is attached. Not thread-safe.
 
     Args:
         cache: the prefix cache.
@@ -27,6 +29,8 @@ class KVMemory:
     def __init__(self, cache: PrefixCache, *, page_size: int, sliding_window: int = 0) -> None:
         self.page_size = page_size
         self._cache = cache
+        self._tiers = cache if isinstance(cache, HiRadixCache) else None
+        self._loaded = 0
         self._full = Pool(cache, "full")
         self._window = Pool(cache, "sliding_window") if sliding_window else None
         self._states = Pool(cache, "mamba") if "mamba" in cache.allocators else None
@@ -60,10 +64,22 @@ class KVMemory:
     def attach(self, request: Request) -> int:
         """Lock what the cache has of a request; returns its length. The last token is always computed anew."""
         match = self._match(request, self.pages_down(request.known - 1))
+        if self._load_back(match):
+            match = self._match(request, self.pages_down(request.known - 1))
         self._lock(request, match.node, match.length)
         request.shared = request.allocated = request.computed = request.window_start = match.length
         request.branch = match.branch
         return match.length
+
+    def take_loaded(self) -> int:
+        """Tokens that were loaded from host memory since this was last asked."""
+        loaded, self._loaded = self._loaded, 0
+        return loaded
+
+    def poll(self) -> None:
+        """A step has run: copies to host memory go on."""
+        if self._tiers is not None:
+            self._tiers.poll()
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Room for `tokens` more than are computed, and a state; False, and nothing changed, where there is none."""
@@ -163,6 +179,28 @@ class KVMemory:
         if self._states is not None:
             self._states.make_room(0)
         request.shared = length
+
+    def _load_back(self, match: CacheMatch) -> bool:
+        """Bring to the device what lower tiers have of a match, if there is room beside the running requests."""
+        if self._tiers is None or match.node.end <= match.length:
+            return False
+        wanted = [(self._full, match.node.end - match.length)]
+        if self._window is not None:
+            wanted.append((self._window, self._window_size + self.page_size))
+        if self._states is not None:
+            wanted.append((self._states, 1))
+        self._tiers.lock(match.node)
+        try:
+            if any(count > pool.available for pool, count in wanted):
+                return False
+            for pool, count in wanted:
+                pool.make_room(count)
+            if not self._tiers.load_back(match.node):
+                return False
+        finally:
+            self._tiers.unlock(match.node)
+        self._loaded += match.node.end - match.length
+        return True
 
     def _lock(self, request: Request, node: Any, length: int) -> None:
         """Lock a path of the tree."""

@@ -162,7 +162,11 @@ class Scheduler:
             decoding = [request for request in decoding if request not in started]
         elif not decoding:
             return None
-        seconds = self._timing.step_s(prefill_tokens=sum(chunk.tokens for chunk in chunks), decoding=len(decoding))
+        seconds = self._timing.step_s(
+            prefill_tokens=sum(chunk.tokens for chunk in chunks),
+            decoding=len(decoding),
+            loaded_tokens=self.memory.take_loaded(),
+        )
         return Step(chunks, decoding, seconds, 1 if chunks else self._repeats(decoding, most))
 
     def commit(self, step: Step, *, repeats: int = 1) -> Progress:
@@ -186,6 +190,7 @@ class Scheduler:
                 updated.append(request)
         if any(request.state is RequestState.FINISHED for request in updated):
             self.running = [request for request in self.running if request.state is RequestState.RUNNING]
+        self.memory.poll()
         return Progress(
             prefilled=sum(chunk.tokens for chunk in step.chunks),
             decode_steps=repeats if step.decoding else 0,

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Unpack
 
 from kvevents.caches import (
+    HiRadixCache,
     Mamba,
     MambaRadixCache,
     PrefixCache,
@@ -49,15 +50,28 @@ def _mamba(config: EngineConfig, **settings: Unpack[CacheSettings]) -> MambaRadi
 
 
 def _unified(config: EngineConfig, **settings: Unpack[CacheSettings]) -> UnifiedRadixCache:
+    return UnifiedRadixCache(components=_layers(config), **settings)
+
+
+def _hierarchical(config: EngineConfig, **settings: Unpack[CacheSettings]) -> HiRadixCache:
+    return HiRadixCache(
+        host_tokens=config.host_capacity,
+        write_policy=config.write_policy or "write_through",
+        components=_layers(config),
+        **settings,
+    )
+
+
+def _layers(config: EngineConfig) -> list[SlidingWindow | Mamba]:
     layers: list[SlidingWindow | Mamba] = []
     if config.window_size:
         layers.append(SlidingWindow(config.window_size, config.window_tokens))
     if config.states:
         layers.append(Mamba(config.states))
-    return UnifiedRadixCache(components=layers, **settings)
+    return layers
 
 
 TREES: Mapping[str, Callable[..., PrefixCache]] = MappingProxyType(
-    {"radix": _radix, "swa": _swa, "mamba": _mamba, "unified": _unified}
+    {"radix": _radix, "swa": _swa, "mamba": _mamba, "unified": _unified, "hierarchical": _hierarchical}
 )
 """Builders by the names of `EngineConfig.cache`; each takes the settings and what all caches have in common."""
