@@ -3,17 +3,25 @@
 from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvevents.engine.config import EngineConfig
 from kvevents.engine.memory import KVMemory
 from kvevents.engine.outputs import output_tokens
 from kvevents.engine.request import Request
-from kvevents.engine.scheduler import Scheduler
+from kvevents.engine.scheduler import Scheduler, Step
 from kvevents.engine.timing import TimingModel
 from kvevents.engine.trees import make_tree
 from kvevents.index import PrefixIndex
 
 PAGE = 4
+LAYERS: list[dict[str, object]] = [
+    {},
+    {"components": ("swa",), "sliding_window": 10},
+    {"components": ("mamba",), "mamba_slots": 6},
+    {"components": ("swa", "mamba"), "sliding_window": 10, "mamba_slots": 6},
+]
 
 
 class Bench:
@@ -35,18 +43,27 @@ class Bench:
 
     def run(self, prompt: list[int]) -> tuple[int, float]:
         """Prompt tokens that were found, and the seconds of the first step."""
+        request = self.add(prompt, 1)
+        seconds = []
+        while (step := self.step()) is not None:
+            seconds.append(step.seconds)
+        assert request.cached is not None
+        return request.cached, seconds[0]
+
+    def add(self, prompt: list[int], outputs: int) -> Request:
         tokens = array("q", prompt)
-        answer = output_tokens(tokens, 1, seed=0, alphabet=range(1000, 2000))
+        answer = output_tokens(tokens, outputs, seed=0, alphabet=range(1000, 2000))
         request = Request(id="", tokens=tokens + answer, prompt_length=len(prompt))
         self.scheduler.add(request)
-        seconds = []
-        while (step := self.scheduler.plan()) is not None:
-            seconds.append(step.seconds)
+        return request
+
+    def step(self) -> Step | None:
+        step = self.scheduler.plan()
+        if step is not None:
             self.scheduler.commit(step)
             self.scheduler.check_integrity()
             self.cache.check_integrity()
-        assert request.cached is not None
-        return request.cached, seconds[0]
+        return step
 
     def differences(self) -> set[object]:
         """What the index knows and the cache does not have, and the other way round."""
@@ -61,9 +78,7 @@ def prompt(start: int) -> list[int]:
 
 
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
-@pytest.mark.parametrize(
-    "layers", [{}, {"components": ("swa",), "sliding_window": 10}, {"components": ("mamba",), "mamba_slots": 6}]
-)
+@pytest.mark.parametrize("layers", LAYERS)
 def test_what_the_device_has_lost_is_loaded_and_counts_as_cached(write_policy: str, layers: dict[str, object]) -> None:
     bench = Bench(write_policy=write_policy, **layers)
     assert bench.run(prompt(0)) == (0, 0.06)
@@ -81,3 +96,22 @@ def test_what_is_on_the_device_takes_no_time_to_load() -> None:
     bench = Bench()
     bench.run(prompt(0))
     assert bench.run([*prompt(0), 7, 8, 9, 7]) == (60, 0.004)
+
+
+@given(
+    write_policy=st.sampled_from(["write_through", "write_through_selective", "write_back"]),
+    layers=st.sampled_from(LAYERS),
+    requests=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=25),
+)
+def test_nothing_is_lost_or_overdrawn(
+    write_policy: str, layers: dict[str, object], requests: list[tuple[int, int, int]]
+) -> None:
+    bench = Bench(write_policy=write_policy, **layers)
+    for kind, length, outputs in requests:
+        bench.add(list(range(kind * 100, kind * 100 + length)), outputs)
+        bench.step()
+    while bench.step():
+        pass
+    assert bench.scheduler.is_idle
+    bench.memory.check_integrity([])
+    assert not bench.differences()
