@@ -144,7 +144,7 @@ class HiRadixCache(UnifiedRadixCache):
         below = anywhere[len(on_device) :]
         host_length = sum(node.length for node in below if self._tiers.is_backed(node))
         slots = join([node.slots for node in on_device if node.slots is not None])
-        return MatchResult(len(slots), host_length, slots, end, held[-1].end if held else 0)
+        return MatchResult(len(slots), host_length, slots, end, branch=held[-1].end if held else 0)
 
     def insert(
         self,
