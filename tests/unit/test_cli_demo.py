@@ -93,6 +93,15 @@ def test_remarks_name_what_went_wrong() -> None:
     assert "differs from the engines in 4 blocks" in text
 
 
+def test_many_reasons_are_told_by_the_most_frequent() -> None:
+    kv = policy("kv", 10)
+    kv.failure_reasons = {f"prompt {n} is too long": 1 for n in range(40)} | {"worker w0 closed the connection": 7}
+    lines = [line for line in remarks(report(kv)) if "failed" in line]
+    assert len(lines) == 4
+    assert lines[0] == "kv: 7 failed, worker w0 closed the connection"
+    assert lines[-1] == "kv: 38 more failed for 38 other reasons (--json has all)."
+
+
 def test_a_report_is_one_json_object() -> None:
     whole = report(policy("kv", 10))
     fields = msgspec.json.decode(msgspec.json.encode(whole))

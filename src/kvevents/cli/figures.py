@@ -11,6 +11,9 @@ from kvevents.simulation.report import DemoReport, PolicyFigures
 PIPE_WIDTH = 110
 """Columns of a table that is not printed on a terminal."""
 
+TOLD_REASONS = 3
+"""Reasons of failed requests that are told, for each policy."""
+
 Row = tuple[str, Callable[[PolicyFigures], str]]
 
 ROWS: list[list[Row]] = [
@@ -58,7 +61,7 @@ def remarks(report: DemoReport) -> list[str]:
         lines.append(f"{last.policy} finds {report.cached_gain:.2f} times the cached tokens of {first.policy}.")
     for policy in report.policies:
         lines += [f"{policy.policy}: {lost}" for lost in policy.lost_engines]
-        lines += [f"{policy.policy}: {count} failed, {why}" for why, count in policy.failure_reasons.items()]
+        lines += [f"{policy.policy}: {text}" for text in _failures(policy)]
         if not policy.kept_pace:
             lines.append(
                 f"{policy.policy}: this machine does not keep pace at speed {report.speed:g} (1 % of the requests left "
@@ -69,6 +72,18 @@ def remarks(report: DemoReport) -> list[str]:
         lines.append(f"Skipped {len(report.broken_lines)} broken lines of the trace: {numbers}.")
     if report.differences:
         lines.append(f"The index differs from the engines in {report.differences} blocks.")
+    return lines
+
+
+def _failures(policy: PolicyFigures) -> list[str]:
+    """The most frequent reasons; when each request has one of its own, a few stand for all."""
+    reasons = sorted(policy.failure_reasons.items(), key=lambda item: -item[1])
+    told, others = reasons[:TOLD_REASONS], reasons[TOLD_REASONS:]
+    lines = [f"{count} failed, {why}" for why, count in told]
+    if others:
+        lines.append(
+            f"{sum(count for _, count in others)} more failed for {len(others)} other reasons (--json has all)."
+        )
     return lines
 
 
