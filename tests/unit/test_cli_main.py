@@ -39,7 +39,9 @@ def test_help_lists_every_command_without_importing_it(capsys: pytest.CaptureFix
     assert not {f"kvevents.cli.{name}" for name in cli.COMMANDS} & (set(sys.modules) - before)
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["probe", "--nonsense"], ["probe", "--count", "many"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["probe", "--nonsense"], ["probe", "--count", "many"], ["--nonsense"], ["probe", "extra"]]
+)
 def test_wrong_usage_is_one_clear_line_and_exit_2(
     words: list[str], command: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +112,7 @@ def test_every_command_refuses_unknown_flags(name: str, capsys: pytest.CaptureFi
 
 NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     "serve": {
-        "--port": ("-1", "65536"),
+        "--port": ("-1", "65536", "8080.5"),
         "--block-size": ("0", "99999999999999999999"),
         "--max-body-mib": ("0", "nan", "inf"),
         "--health-interval": ("0", "nan", "inf"),
@@ -118,11 +120,16 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
         "--idle-timeout": ("0", "inf"),
         "--drain": ("-1", "many"),
     },
-    "demo": {"--speed": ("nan", "inf"), "--limit": ("99999999999999999999",), "--prefill-tokens-per-second": ("inf",)},
+    "demo": {
+        "--speed": ("nan", "inf"),
+        "--workers": ("2.5", "nan"),
+        "--limit": ("99999999999999999999",),
+        "--prefill-tokens-per-second": ("inf",),
+    },
     "engine": {
         "--port": ("-1", "65536"),
         "--speed": ("inf",),
-        "--dp-size": ("0", "99999999999999999999"),
+        "--dp-size": ("0", "1.5", "99999999999999999999"),
         "--max-total-tokens": ("99999999999999999999",),
         "--page-size": ("99999999999999999999",),
     },

@@ -10,10 +10,10 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong usage or settings, 3 the other s
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from kvevents import __version__
-from kvevents.cli import lifeline, standard
+from kvevents.cli import lifeline, options, standard
 from kvevents.errors import ConfigError, KVEventsError
 
 DONE = 0
@@ -52,6 +52,7 @@ def build_app(called: str | None = None) -> App:
         version_flags=["--version"],
         suppress_keyboard_interrupt=False,
         console=standard.ResultConsole(),
+        default_parameter=Parameter(converter=options.read_value),
     )
     for name, summary in COMMANDS.items():
         app.command(f"kvevents.cli.{name}:{name}", name=name, help=None if name == called else summary)
@@ -87,5 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print("kvevents:", *str(error).split(), file=sys.stderr)
+    text = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        text = f"unexpected {' '.join(error.unused_tokens or ())}; see --help"
+    print("kvevents:", *text.split(), file=sys.stderr)
     return code
