@@ -21,7 +21,7 @@ use crate::wire::{dialect as dialect_of, python_event};
 // The signature below shows them to Python users.
 const _: () = assert!(Cap::DEFAULT.blocks == 16_384 && Cap::DEFAULT.bytes == 1_048_576);
 
-/// Collects what a cache did and gives it out in batches: the fast way to announce events.
+/// Collects what a cache did and gives it out in batches: the fast way to announce events. Thread-safe.
 #[pyclass(module = "kvevents._core.recorder", frozen)]
 pub(crate) struct EventRecorder {
     recorder: Recorder,
