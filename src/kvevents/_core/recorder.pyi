@@ -18,7 +18,7 @@ _Dialect: TypeAlias = Literal["sglang", "sglang-array", "vllm", "vllm-array"]
 
 @final
 class EventRecorder:
-    """Collects what a cache did and gives it out in batches: the fast way to announce events.
+    """Collects what a cache did and gives it out in batches: the fast way to announce events. Thread-safe.
 
     Events are coalesced as they are recorded and encoded without a Python object for a page or a token. There is one
     queue with two ways out, `take` and `take_batch`. Thread-safe; a disabled recorder ignores every call.
