@@ -68,9 +68,10 @@ class Restorer:
             )
 
     def _run(self, first: StoredBlock) -> list[StoredBlock]:
-        """The blocks of the node that begins with `first`."""
+        """The blocks of the node that begins with `first`, as far as there is room."""
         run = [first]
-        while len(followers := self._followers.get(run[-1].key, [])) == 1:
+        room = self._tier.full.allocator.available // self._tree.page_size
+        while len(run) < room and len(followers := self._followers.get(run[-1].key, [])) == 1:
             if run[-1].key in self._beside.get("mamba", ()):
                 break
             windows = self._beside.get("sliding_window", {})
