@@ -140,9 +140,10 @@ class StorageTier(LowerTier):
                 for node in move.nodes:
                     move.target.drop(node)
                     self._remove(node, move.target.component.group)
-        for move in transfer.moves:
-            for node in move.nodes:
-                self._tiers.note(node)
+        for node in transfer.nodes():
+            self._tiers.note(node)
+            if node.parent is not None:
+                self._tiers.note(node.parent)
 
     def _remove(self, node: Node, component: str) -> None:
         try:
