@@ -1,7 +1,7 @@
 """KV cache events for LLM serving: record, coalesce, carry, index, route and see."""
 
 from kvevents._core import __version__
-from kvevents.caches import RadixCache, UnifiedRadixCache
+from kvevents.caches import HiRadixCache, RadixCache, UnifiedRadixCache
 from kvevents.coalescing import Coalescer
 from kvevents.errors import CapacityError, ConfigError, KVEventsError, TransportError, WireError
 from kvevents.events import (
@@ -33,6 +33,7 @@ __all__ = [
     "Decision",
     "EventRecorder",
     "HashChain",
+    "HiRadixCache",
     "KVCacheEventMixin",
     "KVEventBatch",
     "KVEventsError",

@@ -29,7 +29,10 @@ class TokenPages:
         """Tokens in the sequence, the tail included."""
 
     def key(self, page: int, /) -> bytes:
-        """Bytes that are equal exactly where the tokens of two pages are, whatever buffers they came in."""
+        """Bytes that are equal exactly where the tokens of two pages are, whatever buffers they came in.
+
+        They are the page's tokens, little-endian, all in 4 bytes if they fit, else in 8.
+        """
 
     def common(self, other: TokenPages, start: int, /) -> int:
         """How many of these pages, from the first, equal the pages of `other` from `start`."""
