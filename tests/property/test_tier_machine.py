@@ -284,12 +284,11 @@ class TierMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The next process finds what the store has kept."""
-        self.cache.poll()
+        self.store.moods.clear()
         self.store.finish()
         self.cache.poll()
         self.take()
         kept = {block for block, tier in self.holdings() if tier == "EXTERNAL"}
-        self.store.moods.clear()
         self.open()
         assert {block for block, tier in self.holdings() if tier == "EXTERNAL"} >= kept
 
