@@ -11,7 +11,9 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
 
 $(VENV)/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo '$(PYTHON) is not Python 3.11 or newer; name one that is: make PYTHON=python3.11 ...' >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
 	@touch $@
 
