@@ -32,10 +32,12 @@ class ModelIndex:
         tokens: Sequence[int],
         *,
         lora_name: str | None = None,
+        lora_id: int | None = None,
         cache_salt: str | None = None,
         extra_keys: Any = None,
     ) -> list[Held]:
-        namespace = None if lora_name is cache_salt is extra_keys is None else (lora_name, cache_salt, extra_keys)
+        adapter = lora_id if lora_name is None else lora_name
+        namespace = None if adapter is cache_salt is extra_keys is None else (adapter, cache_salt, extra_keys)
         found = []
         for (worker, dp_rank), held in self._held.items():
             usable = 0

@@ -185,6 +185,21 @@ def test_adapters_and_salts_are_apart() -> None:
     assert router.select(PROMPT).usable == 0
 
 
+def test_an_adapter_without_a_name_is_known_by_its_number() -> None:
+    index = ModelIndex()
+    index.store("w1", PROMPT, namespace=(7, None, None))
+    router = Router(index, FOUR)
+    assert router.select(PROMPT, lora_id=7).usable == 9
+    assert router.select(PROMPT, lora_id=8).usable == 0
+
+
+def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
+    with pytest.raises(ConfigError, match=r"write \['w0'\]"):
+        Router(ModelIndex(), "w0")
+    with pytest.raises(ConfigError, match="exclude: expected a collection of ids"):
+        Router(ModelIndex(), ["w0"]).select(PROMPT, exclude="w0")
+
+
 def test_a_match_counts_less_while_its_source_is_not_live() -> None:
     index = ModelIndex()
     index.store("w0", PROMPT)

@@ -37,7 +37,13 @@ class PrefixMatcher(Protocol):
     def block_size(self) -> int: ...
 
     def match(
-        self, tokens: Any, *, lora_name: str | None = None, cache_salt: str | None = None, extra_keys: Any = None
+        self,
+        tokens: Any,
+        *,
+        lora_name: str | None = None,
+        lora_id: int | None = None,
+        cache_salt: str | None = None,
+        extra_keys: Any = None,
     ) -> Sequence[Match]: ...
 
 
@@ -64,7 +70,7 @@ class Router:
         policy: a name in `POLICIES` or a policy.
 
     Raises:
-        ConfigError: an unknown policy, or a worker with less than one rank.
+        ConfigError: an unknown policy, a worker with less than one rank, or one string where workers are expected.
     """
 
     def __init__(
@@ -76,6 +82,8 @@ class Router:
         self._open: dict[int, InFlight] = {}
         self._turn = 0
         self.policy = policy
+        if isinstance(workers, str):  # it would register every letter
+            raise ConfigError(f"workers: expected a list of ids, got the string {workers!r}: write [{workers!r}]")
         for worker in workers:
             self.add_worker(worker, ranks=workers[worker] if isinstance(workers, Mapping) else 1)
 
@@ -134,6 +142,7 @@ class Router:
         tokens: Any,
         *,
         lora_name: str | None = None,
+        lora_id: int | None = None,
         cache_salt: str | None = None,
         extra_keys: Any = None,
         exclude: Collection[str] = (),
@@ -143,16 +152,20 @@ class Router:
         Args:
             tokens: the prompt's token ids; anything the index takes that has a length and slices.
             lora_name: adapter, part of the blocks' identity.
+            lora_id: the adapter's number, for engines that announce no names.
             cache_salt: salt, part of the blocks' identity.
             extra_keys: further identity of blocks, one entry per block, as on vLLM's wire.
             exclude: workers that must not be chosen, such as those that refused this request.
 
         Raises:
+            ConfigError: one string where a collection of workers is expected.
             NoWorkerError: no worker is left to choose from.
         """
+        if isinstance(exclude, str):
+            raise ConfigError(f"exclude: expected a collection of ids, got the string {exclude!r}")
         policy = self._policy
         prompt_tokens = len(tokens)
-        matches = self._match(tokens, lora_name, cache_salt, extra_keys)
+        matches = self._match(tokens, lora_name, lora_id, cache_salt, extra_keys)
         found = {(match.worker, match.dp_rank or 0): match for match in matches}
         with self._lock:
             candidates = self._score(policy, found, prompt_tokens, exclude)
@@ -239,7 +252,9 @@ class Router:
             candidates.append((score, load))
         return candidates
 
-    def _match(self, tokens: Any, lora_name: str | None, cache_salt: str | None, extra_keys: Any) -> Sequence[Match]:
+    def _match(
+        self, tokens: Any, lora_name: str | None, lora_id: int | None, cache_salt: str | None, extra_keys: Any
+    ) -> Sequence[Match]:
         """What workers hold of the part of a prompt that can be reused.
 
         An engine computes the last token itself. A prompt of whole blocks can therefore not be continued from its end,
@@ -249,7 +264,9 @@ class Router:
         if whole and not rest:
             tokens = tokens[:-1]
             extra_keys = None if extra_keys is None else extra_keys[: whole - 1]
-        return self.index.match(tokens, lora_name=lora_name, cache_salt=cache_salt, extra_keys=extra_keys)
+        return self.index.match(
+            tokens, lora_name=lora_name, lora_id=lora_id, cache_salt=cache_salt, extra_keys=extra_keys
+        )
 
     def _cached(self, usable: int, prompt_tokens: int) -> int:
         """Tokens an engine reports as cached: it always computes the prompt's last one itself."""
