@@ -23,6 +23,9 @@ use crate::wire::payload;
 
 use report::ApplyReport;
 
+/// Tokens above which a match releases the GIL. So many take 40 us; a shorter match would be done before it gets the
+/// GIL back from a thread that writes to the index, which takes 100 us.
+const LONG_PROMPT: usize = 1 << 16;
 /// Bytes that a block takes on the wire at least: an integer of 64 bits.
 const BLOCK_BYTES: usize = 9;
 
@@ -238,8 +241,7 @@ impl PyPrefixIndex {
             })
             .collect::<PyResult<_>>()?;
         let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let long = tokens > DETACH_ABOVE * self.0.config().block_size as usize || self.0.is_written();
-        Ok(detach_if(py, long, || {
+        Ok(detach_if(py, tokens > LONG_PROMPT, || {
             prompts.iter().map(|prompt| self.0.match_prompt(prompt)).collect()
         }))
     }

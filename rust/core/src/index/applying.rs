@@ -62,27 +62,23 @@ impl PrefixIndex {
             let source = state.source_mut(number);
             report.dropped += source.expire(self.config.pending, self.config.parked, now);
             state.tidy(number);
-            if events.len() == 0 {
+            let (is_last, is_littered) = (events.len() == 0, state.is_littered());
+            if is_last {
                 state.source_mut(number).close_batch(&mut report);
-                break;
+            }
+            drop(state);
+            if is_littered {
+                self.sweep();
+            }
+            if is_last {
+                return Ok(report);
             }
         }
-        self.sweep();
-        Ok(report)
     }
 
-    /// Hash a slice, and have at hand what applying it will look at. Others may write in between: what is foreseen here
-    /// is looked at again when the slice is applied.
-    fn prepare(&self, number: u32, slice: &mut Slice<'_>) {
-        slice.hash(|parent| self.state.read().content(number, parent));
-        self.state.read().prefetch(number, slice);
-    }
-
-    /// Sweep out what was cleared, some blocks at a time.
+    /// Bury and sweep what was removed and cleared, some blocks at a time.
     pub(super) fn sweep(&self) {
-        if self.state.read().is_littered() {
-            while self.state.write().sweep() {}
-        }
+        while self.state.write().sweep() {}
     }
 
     /// The source a batch is for, made on first sight, or why the batch is to be ignored.

@@ -57,8 +57,9 @@ impl Link {
     }
 }
 
+/// Room for some blocks with consecutive numbers.
 #[derive(Debug)]
-struct Chunk {
+pub struct Chunk {
     names: Box<[Name]>,
     links: Box<[Link]>,
     used: [u64; CHUNK / WORD],
@@ -66,7 +67,8 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new() -> Self {
+    /// Room without a block in it.
+    pub fn new() -> Self {
         let empty = Link {
             parent: NO_PARENT,
             holders: 0,
@@ -107,6 +109,8 @@ pub struct Blocks {
     /// Chunks that may be filled again, and places without a chunk.
     roomy: Vec<usize>,
     vacant: Vec<usize>,
+    /// A chunk to be opened next.
+    spare: Option<Box<Chunk>>,
 }
 
 impl Blocks {
@@ -120,10 +124,21 @@ impl Blocks {
         MAX_BLOCKS - (self.chunks.len() - self.vacant.len()) * CHUNK
     }
 
+    /// Whether it would be good to have a spare chunk before so many blocks are added.
+    pub fn wants_chunk(&self, blocks: usize) -> bool {
+        let has_chunk = self.spare.is_some() || !self.roomy.is_empty();
+        !has_chunk && !self.chunks.is_empty() && CHUNK - self.cursor < blocks
+    }
+
+    /// A chunk to be opened next; the one that was there before.
+    pub fn give_chunk(&mut self, chunk: Box<Chunk>) -> Option<Box<Chunk>> {
+        self.spare.replace(chunk)
+    }
+
     /// Bytes on the heap.
     pub fn size_bytes(&self) -> usize {
         let chunk = size_of::<Chunk>() + CHUNK * (size_of::<Name>() + size_of::<Link>());
-        (self.chunks.len() - self.vacant.len()) * chunk
+        (self.chunks.len() - self.vacant.len() + usize::from(self.spare.is_some())) * chunk
             + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()
             + (self.roomy.capacity() + self.vacant.capacity()) * size_of::<usize>()
     }
@@ -154,7 +169,9 @@ impl Blocks {
             }
         }
         self.open = self.next_chunk();
-        let chunk = self.chunks[self.open].get_or_insert_with(|| Box::new(Chunk::new()));
+        let spare = &mut self.spare;
+        let chunk =
+            self.chunks[self.open].get_or_insert_with(|| spare.take().unwrap_or_else(|| Box::new(Chunk::new())));
         chunk.next_free(0).expect("a chunk that is opened has room")
     }
 

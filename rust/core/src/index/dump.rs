@@ -52,6 +52,7 @@ impl PrefixIndex {
     /// name hashes and parents alone: they add up to the same holdings, and count in matches once other events have
     /// bound the same hashes.
     pub fn dump_events(&self, id: &str) -> Option<Vec<RankDump>> {
+        let _gate = self.gate.write();
         let state = self.state.read();
         let worker = state.workers.get(id)?;
         let dump = |(dp_rank, source): (_, &Source)| RankDump {

@@ -4,7 +4,8 @@
 //! share it; a source is a member of the block's holders while it holds it, or while it holds blocks below it. So the
 //! blocks of a source are closed upwards: whoever is a member of a block is a member of all above it.
 //!
-//! A member that was *retired* counts nowhere from that moment on. What it held is swept later, some blocks at a time.
+//! What takes long and can be seen by nobody is done later, some blocks at a time: a block without holders counts
+//! nowhere until it is buried, and a member that was *retired* counts nowhere until it is swept out of the holders.
 
 use hashbrown::HashMap;
 
@@ -28,6 +29,8 @@ pub struct Forest {
     held: usize,
     /// Members over all blocks, of retired sources too.
     records: usize,
+    /// Blocks that lost their last holder and may still be there.
+    dead: Vec<BlockNumber>,
     retired: Vec<Member>,
     sweep: Option<Sweep>,
 }
@@ -39,9 +42,36 @@ struct Sweep {
     next: BlockNumber,
 }
 
-/// Blocks that are looked at and changed under one hold of the lock.
+/// Where the next block of an event is expected: engines name a run from either end.
+#[derive(Debug, Default)]
+pub struct Nearby {
+    expected: BlockNumber,
+    last: Option<BlockNumber>,
+}
+
+impl Nearby {
+    /// The block that a member calls so.
+    pub fn find(&mut self, forest: &Forest, member: Member, engine: u64) -> Option<BlockNumber> {
+        let block = forest.find_near(member, engine, self.expected)?;
+        let goes_up = self.last.replace(block).is_some_and(|last| last + 1 == block);
+        self.expected = if goes_up { block + 1 } else { block.saturating_sub(1) };
+        Some(block)
+    }
+}
+
+/// Blocks that are looked at, changed, and buried under one hold of the lock.
 const LOOKED_AT: u32 = 4096;
 const SWEPT: usize = 256;
+const BURIED: usize = 64;
+
+/// The hash that a table goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// What engines call a block.
+    Engine,
+    /// What is in it.
+    Content,
+}
 
 /// A block under the name that a source gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +131,7 @@ impl Forest {
     }
 
     /// The same, for a caller who expects it at `guess`.
-    pub fn find_near(&self, member: Member, engine: u64, guess: BlockNumber) -> Option<BlockNumber> {
+    fn find_near(&self, member: Member, engine: u64, guess: BlockNumber) -> Option<BlockNumber> {
         match self.blocks.try_link(guess) {
             Some(link) if self.sets.contains(link.holders, member) && self.is_named(guess, engine) => Some(guess),
             _ => self.find(member, engine),
@@ -142,11 +172,19 @@ impl Forest {
         (alike && !link.has(Flag::Homonym)).then_some(Found::Alike(next))
     }
 
-    /// Ask the processor for what a store of such a block will look at.
-    pub fn prefetch(&self, engine: u64, content: Option<u64>) {
-        self.by_engine.prefetch(engine);
-        if let Some(content) = content {
-            self.by_content.prefetch(content);
+    /// A table.
+    pub fn table(&self, by: By) -> &BlockTable {
+        match by {
+            By::Engine => &self.by_engine,
+            By::Content => &self.by_content,
+        }
+    }
+
+    /// A table.
+    pub fn table_mut(&mut self, by: By) -> &mut BlockTable {
+        match by {
+            By::Engine => &mut self.by_engine,
+            By::Content => &mut self.by_content,
         }
     }
 
@@ -159,11 +197,6 @@ impl Forest {
     pub fn with_engine(&self, engine: u64) -> impl Iterator<Item = BlockNumber> {
         let blocks = self.by_engine.candidates(engine);
         blocks.filter(move |&block| self.is_named(block, engine))
-    }
-
-    /// Entries of the tables by engine hash and by content.
-    pub fn table_entries(&self) -> [usize; 2] {
-        [self.by_engine.len(), self.by_content.len()]
     }
 
     /// All blocks with this content.
@@ -235,7 +268,7 @@ impl Forest {
         self.sets.change(set, member, change, groups)
     }
 
-    /// Let a block have other holders; if that is nobody the block is gone.
+    /// Let a block have other holders; if that is nobody it is to be buried.
     pub fn set_holders(&mut self, block: BlockNumber, to: HolderSet) {
         let from = self.blocks.link(block).holders;
         if from == to {
@@ -248,10 +281,9 @@ impl Forest {
         if was_held != is_held && !self.is_held_under_another_name(block) {
             self.held = self.held + usize::from(is_held) - usize::from(was_held);
         }
+        self.blocks.set_holders(block, to);
         if to == NOBODY {
-            self.remove(block);
-        } else {
-            self.blocks.set_holders(block, to);
+            self.dead.push(block);
         }
     }
 
@@ -321,8 +353,30 @@ impl Forest {
         &self.retired
     }
 
-    /// Take retired members out of the holders of some more blocks. Gives those that are in no set any more.
-    pub fn sweep_some(&mut self) -> Vec<Member> {
+    /// Whether there is something to bury or to sweep.
+    pub fn is_littered(&self) -> bool {
+        !self.dead.is_empty() || !self.retired.is_empty()
+    }
+
+    /// Bury some dead blocks, or take retired members out of the holders of some blocks. Gives the members that are in
+    /// no set any more.
+    pub fn sweep(&mut self) -> Vec<Member> {
+        if self.dead.is_empty() {
+            return self.sweep_retired();
+        }
+        for block in self.dead.split_off(self.dead.len().saturating_sub(BURIED)) {
+            // It may have holders again, and it may be here twice.
+            if self.blocks.contains(block) && self.blocks.link(block).holders == NOBODY {
+                self.remove(block);
+            }
+        }
+        if self.dead.is_empty() {
+            self.dead = Vec::new();
+        }
+        Vec::new()
+    }
+
+    fn sweep_retired(&mut self) -> Vec<Member> {
         let sweep = self.sweep.take();
         let Sweep { members, mut next } = sweep.unwrap_or_else(|| Sweep {
             members: self.retired.clone(),

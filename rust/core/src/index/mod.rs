@@ -8,7 +8,7 @@
 //! | `record`, `room`, `waiting` | blocks that have no place yet |
 //! | `source`, `membership`, `binding`, `counters` | one rank of one worker: what events do to its blocks |
 //! | `worker`, `state` | all of it under one lock |
-//! | `reading`, `slice`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
+//! | `reading`, `slice`, `ahead`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
 //! | `trail`, `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
 //! | `pack`, `image`, `planting`, `snapshot` | all of it as bytes and back |
 //!
@@ -16,6 +16,7 @@
 //! whatever must not see half a batch (snapshots, figures) or changes workers. The *state* is held by one slice of a
 //! batch while it is applied, and by each match for its look-ups; what can be read and hashed before is.
 
+mod ahead;
 mod applying;
 mod binding;
 mod blocks;
@@ -28,6 +29,7 @@ mod group;
 mod holders;
 mod image;
 mod integrity;
+mod lock;
 mod matching;
 mod members;
 mod membership;
@@ -73,6 +75,7 @@ pub use stats::{Holdings, SourceStats, Stats};
 pub use tier::{Medium, Tier};
 pub use worker::{Handle, Target};
 
+use lock::BriefLock;
 use source::Setup;
 use state::State;
 use trail::Chain;
@@ -136,7 +139,7 @@ pub struct PrefixIndex {
     number: u64,
     started: Instant,
     gate: RwLock<()>,
-    state: RwLock<State>,
+    state: BriefLock<State>,
 }
 
 impl PrefixIndex {
@@ -149,18 +152,13 @@ impl PrefixIndex {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             started: Instant::now(),
             gate: RwLock::new(()),
-            state: RwLock::new(State::default()),
+            state: BriefLock::default(),
         })
     }
 
     /// How it is set up.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Whether a match may have to wait.
-    pub fn is_written(&self) -> bool {
-        self.state.is_locked_exclusive()
     }
 
     /// Whether a batch may have to wait.

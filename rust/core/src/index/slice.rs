@@ -13,7 +13,7 @@ use crate::tokens::{TokenSlice, TokenVec};
 use crate::wire::{EngineHash, Event, HashList, Stored};
 
 /// Blocks applied under one hold of the lock; an event is never split.
-const SLICE: usize = 256;
+const SLICE: usize = 64;
 /// Stores before this one in which its parent is looked for.
 const RECENT: usize = 16;
 

@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::blocks::BlockNumber;
 use super::counters::Counters;
-use super::forest::Forest;
+use super::forest::Nearby;
 use super::forests::Forests;
 use super::geometry::Geometry;
 use super::group::{Groups, Kind};
@@ -181,12 +181,13 @@ impl Source {
             self.place_all(forest, store, change, full && store.tier == Tier::Gpu, now);
         } else {
             let mut forest = self.geometry.and_then(|geometry| forests.get_mut(geometry));
-            let mut near = 0;
+            let mut nearby = Nearby::default();
             for &block in store.blocks {
-                let found = self.find(forest.as_deref(), block, near);
+                let found = forest
+                    .as_deref()
+                    .and_then(|forest| nearby.find(forest, self.member, block));
                 if let (Some(forest), Some(number)) = (forest.as_deref_mut(), found) {
                     self.change(forest, number, change);
-                    near = number + 1;
                 } else {
                     self.change_loose(block, change);
                     self.park(block, store.units > 0 && !aligned, now);
@@ -212,13 +213,12 @@ impl Source {
         };
         let mut forest = self.geometry.and_then(|geometry| forests.get_mut(geometry));
         let mut outcome = Removal::default();
-        let (mut near, mut last) = (0, None);
+        let mut nearby = Nearby::default();
         for &block in blocks {
-            let found = self.find(forest.as_deref(), block, near);
+            let found = forest
+                .as_deref()
+                .and_then(|forest| nearby.find(forest, self.member, block));
             let done = if let (Some(forest), Some(number)) = (forest.as_deref_mut(), found) {
-                // Engines name a run from either end.
-                let goes_up = last.replace(number).is_some_and(|last| last + 1 == number);
-                near = if goes_up { number + 1 } else { number.saturating_sub(1) };
                 self.take(forest, number, change)
             } else {
                 self.take_loose(block, change)
@@ -230,10 +230,6 @@ impl Source {
             }
         }
         outcome
-    }
-
-    fn find(&self, forest: Option<&Forest>, block: u64, near: BlockNumber) -> Option<BlockNumber> {
-        forest?.find_near(self.member, block, near)
     }
 
     /// Drop pending and parked blocks that are too many or too old; how many.

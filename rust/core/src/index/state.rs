@@ -7,7 +7,7 @@ use super::forests::Forests;
 use super::geometry::Geometry;
 use super::members::Members;
 use super::report::Report;
-use super::slice::{Action, Slice};
+use super::slice::Action;
 use super::source::{Owner, Refusal, Setup, Source};
 use super::worker::{Worker, Workers};
 
@@ -31,32 +31,6 @@ impl State {
     pub fn find(&self, worker: &Worker, dp_rank: Option<i64>) -> Option<&Source> {
         let number = worker.sources.get(&dp_rank)?;
         self.sources[*number as usize].as_ref()
-    }
-
-    /// The content of a block that a source has placed.
-    pub fn content(&self, number: u32, block: u64) -> Option<u64> {
-        let source = self.sources[number as usize].as_ref()?;
-        let forest = self.forests.get(source.geometry?)?;
-        forest.find(source.member, block).map(|block| forest.content(block))
-    }
-
-    /// Ask the processor for what a slice of a source's batch will look at.
-    pub fn prefetch(&self, number: u32, slice: &Slice<'_>) {
-        let Some(source) = self.sources[number as usize].as_ref() else {
-            return;
-        };
-        let Some(forest) = source.geometry.and_then(|geometry| self.forests.get(geometry)) else {
-            return;
-        };
-        for action in slice.actions() {
-            match action {
-                Action::Store(store) => store
-                    .foreseen()
-                    .for_each(|(block, content)| forest.prefetch(block, content)),
-                Action::Remove { blocks, .. } => blocks.iter().for_each(|&block| forest.prefetch(block, None)),
-                Action::Clear => {}
-            }
-        }
     }
 
     /// A source by number.
@@ -213,13 +187,13 @@ impl State {
         }
     }
 
-    /// Take retired members out of some more blocks. False when there is nothing left to do.
+    /// Bury and sweep some more blocks. False when there is nothing left to do.
     pub fn sweep(&mut self) -> bool {
         let Self { forests, members, .. } = self;
-        let Some((geometry, forest)) = forests.iter_mut().find(|(_, forest)| !forest.retired().is_empty()) else {
+        let Some((geometry, forest)) = forests.iter_mut().find(|(_, forest)| forest.is_littered()) else {
             return false;
         };
-        forest.sweep_some().iter().for_each(|&member| members.free(member));
+        forest.sweep().iter().for_each(|&member| members.free(member));
         forest.sets.tidy();
         if forest.is_empty() {
             self.fell(geometry);
@@ -227,9 +201,9 @@ impl State {
         true
     }
 
-    /// Whether retired members are still to be swept out.
+    /// Whether there is something to bury or to sweep.
     pub fn is_littered(&self) -> bool {
-        self.forests.iter().any(|(_, forest)| !forest.retired().is_empty())
+        self.forests.iter().any(|(_, forest)| forest.is_littered())
     }
 
     /// The same workers, holding nothing.

@@ -69,6 +69,7 @@ impl PrefixIndex {
 
     /// The blocks whose full attention a worker holds, placed or not, rank by rank; None where it is not there.
     pub fn holdings(&self, id: &str) -> Option<Vec<Holdings>> {
+        let _gate = self.gate.write();
         let state = self.state.read();
         let worker = state.workers.get(id)?;
         Some(

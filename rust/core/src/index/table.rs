@@ -61,6 +61,11 @@ fn more_slots(slots: usize, shard: usize) -> usize {
     }
 }
 
+/// Slots without entries.
+pub fn empty_slots(count: usize) -> Box<[u64]> {
+    vec![EMPTY; count].into_boxed_slice()
+}
+
 impl BlockTable {
     /// How many entries there are.
     pub fn len(&self) -> usize {
@@ -108,8 +113,8 @@ impl BlockTable {
         let tag = tag(key);
         let shard = &mut self.shards[shard_of(tag)];
         let before = shard.slots.len();
-        if (shard.len + 1) * 100 > before * MAX_LOAD_PERCENT {
-            shard.resize(more_slots(before, shard_of(tag)));
+        if shard.is_full() {
+            shard.move_to(&mut empty_slots(more_slots(before, shard_of(tag))));
         }
         let mut at = shard.home(tag);
         while shard.slots[at] != EMPTY {
@@ -121,6 +126,23 @@ impl BlockTable {
         shard.slots[at] = u64::from(tag) << 32 | u64::from(block);
         shard.len += 1;
         self.slots = self.slots + shard.slots.len() - before;
+    }
+
+    /// How many slots the key's shard will have once it has grown, if it has to for the next entry.
+    pub fn wants(&self, key: u64) -> Option<usize> {
+        let place = shard_of(tag(key));
+        let shard = &self.shards[place];
+        shard.is_full().then(|| more_slots(shard.slots.len(), place))
+    }
+
+    /// Let the key's shard grow into `slots`, which hold its former ones then; they are not used if it has grown since.
+    pub fn grow(&mut self, key: u64, slots: &mut Box<[u64]>) {
+        let shard = &mut self.shards[shard_of(tag(key))];
+        let before = shard.slots.len();
+        if before < slots.len() {
+            shard.move_to(slots);
+            self.slots = self.slots + shard.slots.len() - before;
+        }
     }
 
     /// Take a block under the key away; false if it is not there.
@@ -179,12 +201,17 @@ impl Shard {
         self.slots[at] = slot;
     }
 
-    fn resize(&mut self, slots: usize) {
-        let slots = vec![EMPTY; slots].into_boxed_slice();
-        let old = std::mem::replace(&mut self.slots, slots);
-        old.into_iter()
-            .filter(|&slot| slot != EMPTY)
-            .for_each(|slot| self.place(slot));
+    /// Whether one entry more would be too many.
+    fn is_full(&self) -> bool {
+        (self.len + 1) * 100 > self.slots.len() * MAX_LOAD_PERCENT
+    }
+
+    /// Have the empty `slots`, which hold the former ones then.
+    fn move_to(&mut self, slots: &mut Box<[u64]>) {
+        std::mem::swap(&mut self.slots, slots);
+        for slot in slots.iter().copied().filter(|&slot| slot != EMPTY) {
+            self.place(slot);
+        }
     }
 
     fn remove(&mut self, wanted: u64) -> bool {
@@ -201,7 +228,7 @@ impl Shard {
         if self.len == 0 {
             self.slots = Box::default();
         } else if self.slots.len() > MIN_SLOTS && self.len * 4 < self.slots.len() {
-            self.resize((self.len * 2).max(MIN_SLOTS));
+            self.move_to(&mut empty_slots((self.len * 2).max(MIN_SLOTS)));
         }
         true
     }
@@ -209,6 +236,7 @@ impl Shard {
     /// Move later entries of the probe sequence back, so that no search stops too early (no tombstones).
     fn close_gap(&mut self, mut gap: usize) {
         let count = self.slots.len();
+        let distance = |from: usize, to: usize| if to >= from { to - from } else { to + count - from };
         let mut at = gap;
         loop {
             at = self.after(at);
@@ -216,11 +244,8 @@ impl Shard {
             if slot == EMPTY {
                 break;
             }
-            let home = self.home(tag_of(slot));
             // The entry may move into the gap unless its home lies after the gap, going round.
-            let distance_from_home = (at + count - home) % count;
-            let distance_from_gap = (at + count - gap) % count;
-            if distance_from_home >= distance_from_gap {
+            if distance(self.home(tag_of(slot)), at) >= distance(gap, at) {
                 self.slots[gap] = slot;
                 gap = at;
             }

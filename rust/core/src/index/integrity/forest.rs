@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use crate::hash::content;
 use crate::index::blocks::{BlockNumber, Flag};
-use crate::index::forest::Forest;
+use crate::index::forest::{By, Forest};
 use crate::index::holders::{HolderSet, Member, NOBODY};
 use crate::index::record::Namespace;
 use crate::index::residency::Residency;
@@ -19,8 +19,11 @@ impl Forest {
         if self.is_empty() {
             faults.push("the forest is empty and still there".into());
         }
-        if !self.retired().is_empty() {
-            faults.push(format!("members {:?} were not swept out", self.retired()));
+        if self.is_littered() {
+            faults.push(format!(
+                "dead blocks and members {:?} were not swept out",
+                self.retired()
+            ));
         }
         let mut uses: HashMap<HolderSet, usize> = HashMap::new();
         let (mut held, mut records) = (0, 0);
@@ -67,7 +70,7 @@ impl Forest {
                 "counted {held} contents and {records} members; the gauges say {told:?}"
             ));
         }
-        let entries = self.table_entries();
+        let entries = [By::Engine, By::Content].map(|by| self.table(by).len());
         if entries != [self.blocks.len(); 2] {
             faults.push(format!(
                 "{} blocks, but {entries:?} entries in the tables",
