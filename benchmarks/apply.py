@@ -1,25 +1,32 @@
-"""What does it cost to apply a batch, against msgspec's untyped decode of the same bytes?
+"""What does it cost to apply a batch, against msgspec's untyped decode of the same bytes, and against Dynamo's tree?
 
     python -m benchmarks.apply [--blocks 1000000] [--rounds 5]
 
-The decode alone makes Python objects of the payload; an index in Python would begin there.
+Eight workers that share a quarter of their blocks, from an empty index on. The decode alone makes Python objects of
+the payloads; an index in Python would begin there. Dynamo's radix tree gets its own messages with hashes instead of
+tokens, made beforehand, and has applied them when it has answered a question. Processor time, contestants in turns,
+medians.
 """
 
 import argparse
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from benchmarks.measure import alternate, report
+from benchmarks import dynamo
+from benchmarks.measure import alternate
+from benchmarks.peers import Unavailable
+from benchmarks.results import save
 from benchmarks.workload import batches, generate
 from kvevents.index import PrefixIndex
 
 EVENT_BLOCKS = {"coalesced": 96, "one block an event": 1}
 
 
-def measure(block_size: int, event_blocks: int, blocks: int, rounds: int) -> dict[str, Any]:
-    fleet = generate(blocks, block_size)
-    payloads = [(f"worker-{worker}", data) for worker, data in batches(fleet, event_blocks)]
+def contestants(block_size: int, payloads: list[tuple[int, bytes]]) -> dict[str, Callable[[], Any]]:
+    workers = [f"worker-{worker}" for worker, _ in payloads]
 
     def decode() -> None:
         for _, data in payloads:
@@ -27,20 +34,49 @@ def measure(block_size: int, event_blocks: int, blocks: int, rounds: int) -> dic
 
     def apply() -> PrefixIndex:
         index = PrefixIndex(block_size)
-        for worker, data in payloads:
+        for worker, (_, data) in zip(workers, payloads, strict=True):
             index.apply(worker, data)
         return index
 
-    times = alternate({"decode": decode, "apply": apply}, rounds)
-    per_block = {name: time / fleet.stored * 1e9 for name, time in times.items()}
+    return {"decode": decode, "apply": apply}
+
+
+def tree(block_size: int, payloads: list[tuple[int, bytes]]) -> Callable[[], Any] | None:
+    """Dynamo's part; None where it cannot be had."""
+    try:
+        maker = dynamo.Tree(block_size)
+    except Unavailable as reason:
+        print(f"apply: without Dynamo's tree: {reason}", file=sys.stderr)
+        return None
+    messages = [(worker, maker.messages(data)) for worker, data in payloads]
+
+    def take() -> dynamo.Tree:
+        taker = dynamo.Tree(block_size)
+        for worker, batch in messages:
+            taker.take(worker, batch)
+        taker.depth(range(block_size))
+        return taker
+
+    return take
+
+
+def measure(name: str, block_size: int, blocks: int, rounds: int) -> dict[str, Any]:
+    fleet = generate(blocks, block_size)
+    event_blocks = EVENT_BLOCKS[name]
+    payloads = list(batches(fleet, event_blocks))
+    runs = contestants(block_size, payloads)
+    if take := tree(block_size, payloads):
+        runs["dynamo"] = take
+    per_block = {name: time / fleet.stored * 1e9 for name, time in alternate(runs, rounds).items()}
     events = sum(-(-len(store.blocks) // event_blocks) for store in fleet.stores)
     return {
+        "events": name,
         "block_size": block_size,
         "blocks": fleet.stored,
         "blocks_per_event": round(fleet.stored / events, 1),
-        "apply_ns_per_block": round(per_block["apply"], 1),
-        "decode_ns_per_block": round(per_block["decode"], 1),
+        "ns_per_block": {name: round(time, 1) for name, time in per_block.items()},
         "apply_over_decode": round(per_block["apply"] / per_block["decode"], 3),
+        "dynamo_over_apply": round(per_block["dynamo"] / per_block["apply"], 1) if take else None,
     }
 
 
@@ -49,10 +85,12 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    for block_size, share in ((16, 1), (64, 4)):
-        for name, event_blocks in EVENT_BLOCKS.items():
-            row = measure(block_size, event_blocks, options.blocks // share, options.rounds)
-            report("apply", [{"events": name, **row}])
+    rows = [
+        measure(name, block_size, options.blocks // share, options.rounds)
+        for block_size, share in ((16, 1), (64, 4))
+        for name in EVENT_BLOCKS
+    ]
+    save("apply", __doc__ or "", rows, msgspec=msgspec.__version__, dynamo=dynamo.VERSION)
 
 
 if __name__ == "__main__":

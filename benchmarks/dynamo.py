@@ -32,10 +32,21 @@ class Tree:
 
     def apply(self, data: bytes) -> None:
         """Every event of a batch, as Dynamo's own messages."""
+        self.take(WORKER, self.messages(data))
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """A batch as Dynamo's own messages, their tokens hashed."""
+        messages = []
         for event in decode_batch(data).events:
             self._count += 1
             message = {"event_id": self._count, "dp_rank": 0, "data": self._message(event)}
-            self._tree.apply_event(WORKER, json.dumps(message).encode())
+            messages.append(json.dumps(message, separators=(",", ":")).encode())
+        return messages
+
+    def take(self, worker: int, messages: list[bytes]) -> None:
+        """Apply messages of a worker."""
+        for message in messages:
+            self._tree.apply_event(worker, message)
 
     def depth(self, tokens: Any) -> int:
         """How many leading blocks of a prompt the worker has."""

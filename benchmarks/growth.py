@@ -10,9 +10,11 @@ import argparse
 import random
 import time
 from array import array
+from typing import Any
 
-from benchmarks.measure import latencies, percentile, report
-from benchmarks.workload import VOCABULARY_BITS, Fleet, batches, generate, payload
+from benchmarks.measure import latencies, percentile
+from benchmarks.results import save
+from benchmarks.workload import Fleet, batches, generate, payload, random_hashes, random_ids
 from kvevents.events import BlockStored
 from kvevents.index import PrefixIndex
 
@@ -27,13 +29,13 @@ def fill(index: PrefixIndex, blocks: int, draw: random.Random) -> "list[array[in
     """Store prompts of `PROMPT_BLOCKS` blocks of random tokens; some of them."""
     some = []
     for number in range(blocks // PROMPT_BLOCKS):
-        ids = array("i", [draw.getrandbits(VOCABULARY_BITS) for _ in range(PROMPT_BLOCKS * BLOCK_SIZE)])
-        hashes = array("q", draw.randbytes(8 * PROMPT_BLOCKS)).tolist()
+        ids = random_ids(draw, PROMPT_BLOCKS * BLOCK_SIZE)
+        hashes = random_hashes(draw, PROMPT_BLOCKS).tolist()
         index.apply(
             f"worker-{number % 8}", payload([BlockStored(hashes, None, ids.tolist(), BLOCK_SIZE, medium="GPU")])
         )
         if draw.random() < 64 * PROMPT_BLOCKS / blocks:
-            some.append(ids)
+            some.append(array("i", ids))
     return some
 
 
@@ -43,8 +45,8 @@ def more(draw: random.Random, count: int) -> list[bytes]:
     for _ in range(count):
         events = []
         for _ in range(BATCH_EVENTS):
-            ids = [draw.getrandbits(VOCABULARY_BITS) for _ in range(EVENT_BLOCKS * BLOCK_SIZE)]
-            hashes = array("q", draw.randbytes(8 * EVENT_BLOCKS)).tolist()
+            ids = random_ids(draw, EVENT_BLOCKS * BLOCK_SIZE).tolist()
+            hashes = random_hashes(draw, EVENT_BLOCKS).tolist()
             events.append(BlockStored(hashes, None, ids, BLOCK_SIZE, medium="GPU"))
         made.append(payload(events))
     return made
@@ -58,7 +60,7 @@ def cost_of_more(index: PrefixIndex, payloads: list[bytes]) -> float:
     return (time.process_time() - start) / len(payloads) / BATCH_EVENTS / EVENT_BLOCKS * 1e9
 
 
-def over_blocks(blocks: int) -> None:
+def over_blocks(blocks: int) -> dict[str, Any]:
     draw = random.Random(3)
     small: list[float] = []
     for _ in range(30):
@@ -71,18 +73,13 @@ def over_blocks(blocks: int) -> None:
     large = sorted(cost_of_more(index, more(draw, 10)) for _ in range(30))
     match_large = percentile(latencies(index.match, some, 4000), 50)
     apply_small, apply_large = percentile(sorted(small), 50), percentile(large, 50)
-    report(
-        "growth in blocks",
-        [
-            {
-                "blocks": [SMALL, blocks],
-                "apply_ns_per_block": [round(apply_small, 1), round(apply_large, 1)],
-                "apply_ratio": round(apply_large / apply_small, 2),
-                "match_256_us": [round(match_small * 1e6, 2), round(match_large * 1e6, 2)],
-                "match_ratio": round(match_large / match_small, 2),
-            }
-        ],
-    )
+    return {
+        "blocks": [SMALL, blocks],
+        "apply_ns_per_block": [round(apply_small, 1), round(apply_large, 1)],
+        "apply_ratio": round(apply_large / apply_small, 2),
+        "match_256_us": [round(match_small * 1e6, 2), round(match_large * 1e6, 2)],
+        "match_ratio": round(match_large / match_small, 2),
+    }
 
 
 def held_by_all(fleet: Fleet, others: int) -> float:
@@ -98,19 +95,18 @@ def held_by_all(fleet: Fleet, others: int) -> float:
     return percentile(latencies(index.match, [fleet.ids(prompt) for prompt in prompts], 4000), 50)
 
 
-def over_workers() -> None:
+def over_workers() -> dict[str, Any]:
     fleet = generate(100_000, BLOCK_SIZE)
     few, many = held_by_all(fleet, 0), held_by_all(fleet, 1016)
     figures = {"match_256_us": [round(few * 1e6, 2), round(many * 1e6, 2)], "match_ratio": round(many / few, 2)}
-    report("growth in workers", [{"workers": [8, 1024], **figures}])
+    return {"workers": [8, 1024], **figures}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=10_000_000)
     options = parser.parse_args()
-    over_workers()
-    over_blocks(options.blocks)
+    save("growth", __doc__ or "", [over_workers(), over_blocks(options.blocks)])
 
 
 if __name__ == "__main__":

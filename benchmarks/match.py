@@ -3,7 +3,8 @@
     python -m benchmarks.match [--blocks 1000000] [--calls 20000]
 
 Prompts are int32 buffers, each held whole by some worker of eight; without and with a thread that applies 200,000
-blocks a second.
+blocks a second, half of them removals. Reader and writer have a core each. Wall time: on a machine with other work the
+99th percentile is the scheduler's, unless the run goes before it (`chrt -f 1 python -m benchmarks.match`).
 """
 
 import argparse
@@ -13,7 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.measure import latencies, percentile, report
+from benchmarks.measure import latencies, percentile
+from benchmarks.results import save
 from benchmarks.workload import Fleet, batches, generate
 from kvevents.index import PrefixIndex
 
@@ -63,7 +65,7 @@ def written(index: PrefixIndex) -> int:
     return sum(source.stored + source.removed for source in index.stats().sources if source.worker == "writer")
 
 
-def measure(index: PrefixIndex, fleet: Fleet, calls: int) -> None:
+def measure(index: PrefixIndex, fleet: Fleet, calls: int) -> Iterator[dict[str, float]]:
     for length in LENGTHS:
         prompts = fleet.longest(64, length)
         assert all(index.match(prompt)[0].usable == length for prompt in prompts)
@@ -72,7 +74,7 @@ def measure(index: PrefixIndex, fleet: Fleet, calls: int) -> None:
         writes_per_s = (written(index) - before) / (time.perf_counter() - start)
         p50, p99 = percentile(times, 50) * 1e6, percentile(times, 99) * 1e6
         figures = {"p50_us": round(p50, 2), "p99_us": round(p99, 2), "p99_over_p50": round(p99 / p50, 2)}
-        report("match", [{"blocks": length, "writes_per_s": round(writes_per_s), **figures}])
+        yield {"blocks": length, "writes_per_s": round(writes_per_s), **figures}
 
 
 def main() -> None:
@@ -84,10 +86,11 @@ def main() -> None:
     index = PrefixIndex(fleet.block_size)
     for worker, data in batches(fleet):
         index.apply(f"worker-{worker}", data)
-    measure(index, fleet, options.calls)
     on_core(0)
+    rows = list(measure(index, fleet, options.calls))
     with writer(index, fleet.block_size):
-        measure(index, fleet, options.calls)
+        rows += measure(index, fleet, options.calls)
+    save("match", __doc__ or "", rows)
 
 
 if __name__ == "__main__":

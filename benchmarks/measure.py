@@ -1,8 +1,6 @@
 """Measuring on a machine that others use too: contestants in turns, medians, ratios within one run."""
 
 import gc
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -49,10 +47,3 @@ def resident_bytes() -> int:
     """Resident memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
-
-
-def report(question: str, rows: list[dict[str, Any]]) -> None:
-    """One JSON line a row, with what it was measured on."""
-    machine = {"machine": platform.machine(), "python": platform.python_version()}
-    for row in rows:
-        print(json.dumps({"question": question, **row, **machine}), flush=True)

@@ -9,7 +9,8 @@ the process. Payloads are made one by one, so that nothing else grows.
 import argparse
 import gc
 
-from benchmarks.measure import report, resident_bytes
+from benchmarks.measure import resident_bytes
+from benchmarks.results import save
 from benchmarks.workload import batches, generate, payload
 from kvevents.index import PrefixIndex
 
@@ -33,24 +34,20 @@ def main() -> None:
         index.apply(f"worker-{worker}", data)
     gc.collect()
     full, grown = index.stats().memory_bytes - empty, resident_bytes() - resident
-    report(
-        "memory",
-        [
-            {
-                "stored": fleet.stored,
-                "distinct": index.stats().blocks,
-                "accounted_bytes_per_stored": round(full / fleet.stored, 1),
-                "resident_bytes_per_stored": round(grown / fleet.stored, 1),
-            }
-        ],
-    )
+    row = {
+        "stored": fleet.stored,
+        "distinct": index.stats().blocks,
+        "accounted_bytes_per_stored": round(full / fleet.stored, 1),
+        "resident_bytes_per_stored": round(grown / fleet.stored, 1),
+    }
     for worker in range(fleet.workers):
         for data in fleet.removals(worker):
             index.apply(f"worker-{worker}", data)
     gc.collect()
     left = index.stats().memory_bytes
-    row = {"accounted_over_empty": round(left / empty, 3), "resident_left_mb": (resident_bytes() - resident) // 2**20}
-    report("memory when all is removed", [row])
+    row |= {"accounted_left_over_empty": round(left / empty, 3)}
+    row |= {"resident_left_bytes_per_stored": round((resident_bytes() - resident) / fleet.stored, 1)}
+    save("memory", __doc__ or "", [row])
 
 
 if __name__ == "__main__":

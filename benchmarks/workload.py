@@ -79,6 +79,17 @@ class Fleet:
         return [self.ids(prompt[:blocks]) for prompt in chosen]
 
 
+def random_ids(draw: random.Random, count: int) -> "array[int]":
+    """Token ids, all at once."""
+    mask = int.from_bytes(((1 << VOCABULARY_BITS) - 1).to_bytes(4, "little") * count, "little")
+    return array("I", (draw.getrandbits(32 * count) & mask).to_bytes(4 * count, "little"))
+
+
+def random_hashes(draw: random.Random, count: int) -> "array[int]":
+    """Engine hashes, all at once."""
+    return array("q", draw.randbytes(8 * count))
+
+
 def payload(events: Sequence[KVCacheEvent]) -> bytes:
     """A batch on the wire."""
     return encode_batch(KVEventBatch(ts=0.0, events=[*events], attn_dp_rank=0))
@@ -126,10 +137,8 @@ class _Generator:
         """New blocks with random tokens."""
         fleet, draw = self.fleet, self.random
         first = len(fleet.hashes)
-        ids = count * fleet.block_size
-        mask = int.from_bytes(((1 << VOCABULARY_BITS) - 1).to_bytes(4, "little") * ids, "little")
-        fleet.tokens.frombytes((draw.getrandbits(32 * ids) & mask).to_bytes(4 * ids, "little"))
-        fleet.hashes.frombytes(draw.randbytes(8 * count))
+        fleet.tokens.extend(random_ids(draw, count * fleet.block_size))
+        fleet.hashes.extend(random_hashes(draw, count))
         return list(range(first, first + count))
 
     def session(self) -> _Session:

@@ -1,6 +1,7 @@
 //! Reading msgpack in place: typed reads over borrowed bytes, each checked against what is left.
 
 use super::error::{Fault, Found, WireError};
+use super::narrow;
 
 pub(crate) const NIL: u8 = 0xc0;
 
@@ -293,40 +294,21 @@ impl<'a> Cursor<'a> {
         fits
     }
 
-    /// Pass `count` unsigned integers of at most 32 bits and append them to `ids`, if that is what comes next; else stay.
-    /// To pass one takes as long as to find where the next begins, so that to decode it costs nothing.
+    /// Pass `count` unsigned integers of at most 32 bits, in their usual forms, and append them to `ids`, if that is
+    /// what comes next; else stay.
     pub(crate) fn read_narrow(&mut self, count: usize, ids: &mut Vec<u32>) -> bool {
-        let (before, mut next) = (ids.len(), *self);
         // Each takes a byte at least.
         if count > self.left() {
             return false;
         }
+        let before = ids.len();
         ids.resize(before + count, 0);
-        for place in &mut ids[before..] {
-            let value = match next.data[next.offset..].first_chunk::<9>() {
-                Some(&[first @ 0xcc..=0xce, b0, b1, b2, b3, ..]) => {
-                    let width = 1_u32 << (first & 3);
-                    next.offset += 1 + width as usize;
-                    Some(u32::from_be_bytes([b0, b1, b2, b3]) >> (u32::BITS - 8 * width))
-                }
-                Some(&[first @ 0..0x80, ..]) => {
-                    next.offset += 1;
-                    Some(u32::from(first))
-                }
-                // Near the end of the payload, or something else.
-                _ => match next.header() {
-                    Ok(Header::Unsigned(value)) => u32::try_from(value).ok(),
-                    _ => None,
-                },
-            };
-            let Some(value) = value else {
-                ids.truncate(before);
-                return false;
-            };
-            *place = value;
+        let length = narrow::decode(&self.data[self.offset..], &mut ids[before..]);
+        match length {
+            Some(length) => self.offset += length,
+            None => ids.truncate(before),
         }
-        *self = next;
-        true
+        length.is_some()
     }
 
     /// An integer from 0 that is known to come next: eight bytes at once and the surplus shifted out where the

@@ -7,6 +7,7 @@ mod event;
 mod layout;
 mod limits;
 mod names;
+mod narrow;
 mod read;
 mod units;
 #[cfg(target_arch = "x86_64")]

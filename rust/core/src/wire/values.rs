@@ -231,7 +231,8 @@ impl<'a> TokenList<'a> {
         }
     }
 
-    /// The ids among those that were decoded while the batch was read; None for pairs and for ids over 32 bits.
+    /// The ids among those that were decoded while the batch was read; None for pairs, for ids over 32 bits, and for
+    /// integers in unusual forms.
     pub fn decoded<'i>(&self, ids: &'i [u32]) -> Option<&'i [u32]> {
         let place = self.decoded?;
         ids.get(place..place + self.len)
