@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from kvevents.errors import ConfigError
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.index import PrefixIndex
-from kvevents.transport import DeliverySettings, Reason, Source, SourceState, State, Subscriber, ZmqPublisher
+from kvevents.transport import DeliverySettings, Reason, Source, State, Subscriber, ZmqPublisher
 from kvevents.wire import encode_batch
+from recording_sink import RecordingSink
 from zmq_peers import PlainEngine, until
 
 pytestmark = pytest.mark.integration
@@ -115,16 +117,48 @@ def test_what_cannot_be_used_is_said_and_a_clear_ends_it(index: PrefixIndex, pay
 
 
 def test_the_state_of_a_source_reaches_the_matches(index: PrefixIndex) -> None:
-    def tell(worker: str, rank: int | None, state: SourceState) -> None:
-        index.set_state(worker, rank, state.state)
-
     with ZmqPublisher(ANY, replay_endpoint=ANY, dp_rank=0) as publisher:
         publisher.publish(batch(stored(10)))
         source = Source("w", publisher.endpoint, replay_endpoint=publisher.replay_endpoint, dp_rank=0)
-        with Subscriber([source], index, on_state=tell) as subscriber:
+        with Subscriber([source], index) as subscriber:
             assert subscriber.wait_live(20)
             (match,) = index.match([10, 11, 12, 13, 14])
             assert (match.total, match.state) == (1, "live")
             publisher.close()
             until(lambda: subscriber.state("w", 0).state is State.LOST)
             until(lambda: index.match([10, 11, 12, 13, 14])[0].state == "lost")
+
+
+def test_what_a_source_says_of_its_worker_is_registered(index: PrefixIndex) -> None:
+    """As `discover` gives it: a block size that events contradict is loud, a set counts no copies."""
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher:
+        publisher.publish(batch(stored(10), stored(10), stored(20), BlockRemoved([10], medium="GPU")))
+        replay = publisher.replay_endpoint
+        sources = [
+            Source("counted", publisher.endpoint, replay_endpoint=replay, dp_rank=0, block_size=4),
+            Source("set", publisher.endpoint, replay_endpoint=replay, residency="set"),
+            Source("other", publisher.endpoint, replay_endpoint=replay, block_size=64),
+            Source("silent", publisher.endpoint, replay_endpoint=replay),
+        ]
+        index.add_worker("silent", residency="set")
+        with Subscriber(sources, index) as subscriber:
+            until(lambda: subscriber.state("other").code is Reason.SETTING_CONTRADICTED)
+            held = {("counted", 0): {10, 20}, ("set", None): {20}, ("silent", None): {20}, ("other", None): set[int]()}
+            until(lambda: {(worker, rank): gpu(index, rank, worker) for worker, rank in held} == held)
+            with pytest.raises(ConfigError, match="expected the settings it was added with"):
+                subscriber.add_source(Source("counted", publisher.endpoint, dp_rank=1, block_size=8))
+
+
+def test_a_sink_that_cannot_be_told_a_state_is_counted(index: PrefixIndex, caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(RecordingSink):
+        def set_state(self, worker: str, dp_rank: int | None, state: str) -> None:
+            raise RuntimeError(state)
+
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher:
+        source = Source("w", publisher.endpoint, replay_endpoint=publisher.replay_endpoint)
+        with Subscriber([source], Deaf()) as subscriber:
+            assert subscriber.wait_live(20)
+            assert subscriber.state_errors > 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the sink's set_state failed; later failures are only counted"
+    ]

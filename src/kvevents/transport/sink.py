@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from kvevents.errors import WireError
 from kvevents.events import AllBlocksCleared
 from kvevents.transport.picture import Verdict
+from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason
 from kvevents.wire import decode_batch
 
@@ -13,7 +14,11 @@ _HARMLESS_SKIP = "unknown-tag"
 
 
 class EventSink(Protocol):
-    """Takes batches, always from one thread at a time per subscriber. `PrefixIndex` is one."""
+    """Takes batches, always from one thread at a time per subscriber. `PrefixIndex` is one.
+
+    A sink may have two methods more, as the index has them: `add_worker`, which is called when a source is added whose
+    block size, residency or groups are given, and `set_state`, which is called whenever a source's state changes.
+    """
 
     def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> object:
         """Takes one encoded batch; of one source they come in order, each once.
@@ -24,6 +29,14 @@ class EventSink(Protocol):
 
     def clear_worker(self, worker: str, dp_rank: int | None = None) -> object:
         """Drops what a rank of a worker holds; None: all of its ranks."""
+
+
+def register(sink: EventSink, source: Source) -> None:
+    """Tells a sink that takes it what a source says of its worker, if it says anything."""
+    add_worker = getattr(sink, "add_worker", None)
+    said = {"block_size": source.block_size, "residency": source.residency, "groups": source.groups or None}
+    if add_worker is not None and said != {"block_size": None, "residency": "counted", "groups": None}:
+        add_worker(source.worker_id, **said | {"groups": dict(enumerate(source.groups)) or None})
 
 
 def read_report(report: object, sequence: int) -> Fault | None:

@@ -4,14 +4,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self, TypeAlias
 
 from kvevents.errors import ConfigError, TransportError
 from kvevents.transport.link import SourceLink
 from kvevents.transport.poll_loop import Outcome, PollLoop
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.sink import EventSink
+from kvevents.transport.sink import EventSink, register
 from kvevents.transport.sockets import new_context
 from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState, State
@@ -31,7 +31,8 @@ class Subscriber:
 
     Args:
         sources: where to begin; more can be added.
-        sink: takes the batches.
+        sink: takes the batches; an index is also told how a worker is to be registered, and each source's state, so
+            that its matches report it.
         on_state: called as `on_state(worker_id, dp_rank, state)` after every change.
         settings: times and limits.
 
@@ -69,14 +70,15 @@ class Subscriber:
 
     @property
     def state_errors(self) -> int:
-        """How often `on_state` raised; the first time is logged."""
+        """How often `on_state` (or the sink, told a state) raised; the first time is logged."""
         return self._state_errors
 
     def add_source(self, source: Source) -> None:
         """Begins to follow a source.
 
         Raises:
-            ConfigError: the worker and rank are followed already, or the worker both by rank and as a whole.
+            ConfigError: the worker and rank are followed already, or the worker both by rank and as a whole, or an
+                index holds blocks of the worker under other settings than the source's.
             TransportError: its socket cannot be opened, or the subscriber is closed.
         """
         key = (source.worker_id, source.dp_rank)
@@ -96,6 +98,11 @@ class Subscriber:
                 settings=self._settings,
                 on_change=self._tell,
             )
+            try:
+                register(self._sink, source)
+            except BaseException:
+                link.close(forget=False)
+                raise
             self._links[key] = link
             self._loop.call_soon(lambda: self._start(link))
 
@@ -201,6 +208,7 @@ class Subscriber:
 
     def _start(self, link: SourceLink) -> None:
         self._started.append(link)
+        self._tell_sink(link.source, link.state())
         link.start()
 
     def _stop(self, link: SourceLink) -> None:
@@ -209,13 +217,24 @@ class Subscriber:
 
     def _tell(self, link: SourceLink) -> None:
         state = link.state()
+        self._tell_sink(link.source, state)
         with self._changed:
             self._changed.notify_all()
-        if self._on_state is None:
-            return
+        if self._on_state is not None:
+            with self._counting_errors("on_state"):
+                self._on_state(link.source.worker_id, link.source.dp_rank, state)
+
+    def _tell_sink(self, source: Source, state: SourceState) -> None:
+        set_state = getattr(self._sink, "set_state", None)
+        if set_state is not None:
+            with self._counting_errors("the sink's set_state"):
+                set_state(source.worker_id, source.dp_rank, str(state.state))
+
+    @contextlib.contextmanager
+    def _counting_errors(self, what: str) -> Iterator[None]:
         try:
-            self._on_state(link.source.worker_id, link.source.dp_rank, state)
+            yield
         except Exception:
             self._state_errors += 1
             if self._state_errors == 1:
-                _log.exception("on_state failed; later failures are only counted")
+                _log.exception("%s failed; later failures are only counted", what)
