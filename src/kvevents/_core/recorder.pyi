@@ -39,10 +39,12 @@ class EventRecorder:
             `compact`: besides, stores and removals of a batch that undo each other are left out. The recorder counts
             what is held, which takes memory for every block held.
         event_format: how the ids of a namespace are announced: `default` wraps them only where an adapter has a
-            registered name, `dynamo` wherever there is an extra key or a salt (the safe choice).
+            registered name, `dynamo` wherever there is an extra key or a salt: the choice for consumers that go by ids.
         enabled: False makes every call a no-op.
         lora_names: adapter names by extra key, looked up when an event is recorded; in the format `dynamo` also by the
-            last 32 characters of the extra key. May be changed while the recorder is used.
+            last 32 characters of the extra key. May be changed while the recorder is used. An extra key without a
+            name is not said in events, in either format: an index that goes by tokens takes its blocks for the base
+            model's.
         max_event_blocks: how many blocks a merged event may have.
         max_event_bytes: how many bytes a merged event may have on the wire. A single event that is larger stays whole.
 

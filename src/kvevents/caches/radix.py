@@ -15,8 +15,9 @@ class RadixCache(PrefixCache):
     (`extra_key`, `cache_salt`) share nothing. Not thread-safe: one cache is used by one thread.
 
     In the default event format two `extra_key`s without a registered adapter name publish the same ids for the same
-    tokens, so that a consumer has to count. `event_format="dynamo"` gives each namespace ids of its own: the safe
-    choice wherever the consumer reads it.
+    tokens, so that a consumer has to count. `event_format="dynamo"` gives each namespace ids of its own.
+    In both, an event says nothing of an `extra_key` that has no name: whoever goes by tokens, as `PrefixIndex` does,
+    takes such blocks for the base model's. Register a name for each (`lora_names` of the recorder), or use a salt.
 
     Who owns slots: `insert` without slots takes them from `allocator` itself. An engine that computes first and caches
     later takes slots by `allocate`, passes those of the whole prompt to `insert`, and the cache keeps

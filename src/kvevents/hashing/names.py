@@ -10,7 +10,7 @@ HashScheme: TypeAlias = Literal[
 
 EventFormat: TypeAlias = Literal["default", "dynamo"]
 """How SGLang announces the ids of a namespace: `default` wraps them only where an adapter has a registered name (so
-that two namespaces can announce the same ids), `dynamo` wherever there is an extra key or a salt (the safe choice)."""
+that two namespaces can announce the same ids), `dynamo` wherever there is an extra key or a salt."""
 
 KeyForm: TypeAlias = Literal["tagged", "bare"]
 """How adapter, images, salt and embeddings enter vLLM's hashes: `tagged` with what they are since 0.31, `bare` before
