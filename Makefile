@@ -27,11 +27,11 @@ setup: $(VENV)/.built  ## the environment in .venv with kvevents built into it
 demo: setup  ## replay a real trace through four engines, round robin and KV-aware
 	$(BIN)/kvevents demo
 
-test: setup test-rust  ## every test
-	$(BIN)/python -m pytest
+test: test-rust test-unit  ## every test
+	$(BIN)/python -m pytest -m integration
 
-test-unit: setup  ## the fast part
-	$(BIN)/python -m pytest -m "not integration"
+test-unit: setup  ## the fast part: no processes, no sockets
+	$(BIN)/python -m pytest -m "not integration" --numprocesses auto --dist worksteal
 
 test-rust:  ## tests of the core crate
 	cargo test --quiet --locked -p kvevents-core
