@@ -5,6 +5,9 @@ from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
 from kvevents.transport.publisher import PublisherStats, ZmqPublisher
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink
+from kvevents.transport.snapshot import Snapshot, SnapshotProvider
+from kvevents.transport.snapshot_client import SnapshotDownload
+from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.source import Source, rank_sources
 from kvevents.transport.state import Reason, SourceCounters, SourceState, State
 from kvevents.transport.subscriber import Subscriber
@@ -15,6 +18,10 @@ __all__ = [
     "EventSink",
     "PublisherStats",
     "Reason",
+    "Snapshot",
+    "SnapshotDownload",
+    "SnapshotProvider",
+    "SnapshotServer",
     "Source",
     "SourceCounters",
     "SourceState",
