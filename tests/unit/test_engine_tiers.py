@@ -98,6 +98,60 @@ def test_what_is_on_the_device_takes_no_time_to_load() -> None:
     assert bench.run([*prompt(0), 7, 8, 9, 7]) == (60, 0.004)
 
 
+def test_what_cannot_be_loaded_is_not_locked_against_the_request_that_wants_it() -> None:
+    """36 tokens are on the device, 12 in host memory, and the window at 36 is gone: all 48 are of use, or none."""
+    bench = Bench(write_policy="write_through", components=("swa",), sliding_window=10)
+    for kind, length, outputs in [(1, 48, 1), (0, 22, 12), (0, 25, 9)]:
+        bench.add(list(range(kind * 100, kind * 100 + length)), outputs)
+        bench.step()
+    last = bench.add(list(range(100, 149)), 1)
+    while bench.step():
+        pass
+    assert bench.scheduler.is_idle
+    assert last.cached == 48
+    bench.memory.check_integrity([])
+    assert not bench.differences()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_backup_that_nobody_has_asked_about_blocks_no_request(layers: dict[str, object]) -> None:
+    bench = Bench(**layers)
+    bench.cache.insert(prompt(0))
+    assert bench.cache.sizes("full").protected == 60
+    assert bench.run(prompt(100))[0] == 0
+    assert bench.scheduler.is_idle
+    assert not bench.differences()
+
+
+def test_a_match_that_is_not_loaded_keeps_its_branch_and_nothing_else_locked() -> None:
+    bench = Bench(components=("mamba",), mamba_slots=6)
+    bench.run(prompt(0))
+    bench.run(prompt(100))
+    neighbour = bench.add(prompt(200)[:40], 30)
+    bench.step()
+    request = bench.add([*prompt(0), 7, 8, 9, 7], 1)
+    assert bench.memory.attach(request) == 0, "there is no room beside its neighbour"
+    assert (request.node.is_root, request.branch) == (True, 60)
+    bench.memory.release(request, keep=False)
+    while bench.step():
+        pass
+    assert neighbour.is_done
+    assert request.is_done
+    bench.memory.check_integrity([])
+
+
+def test_what_a_request_has_left_at_its_end_is_backed_up_though_no_step_follows() -> None:
+    bench = Bench()
+    request = bench.add(prompt(0)[:40], 30)
+    for _ in range(8):
+        bench.step()
+    bench.scheduler.abort(request)
+    assert bench.step() is None
+    assert bench.cache.sizes("full").protected == 0
+    assert {tier for _, tier in bench.cache.holdings()} == {"GPU", "CPU_PINNED"}
+    assert not bench.differences()
+
+
 @given(
     write_policy=st.sampled_from(["write_through", "write_through_selective", "write_back"]),
     layers=st.sampled_from(LAYERS),

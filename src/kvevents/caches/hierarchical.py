@@ -17,8 +17,7 @@ from kvevents.caches.node import Node
 from kvevents.caches.restore import Restorer
 from kvevents.caches.results import InsertResult, MatchResult, PrefetchResult
 from kvevents.caches.settings import CacheSettings
-from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator, join
-from kvevents.caches.state import StateComponent
+from kvevents.caches.slots import SlotAllocator, join
 from kvevents.caches.storage import TierStore
 from kvevents.caches.storage_tier import StorageTier
 from kvevents.caches.supply import Supply, joined
@@ -99,7 +98,7 @@ class HiRadixCache(UnifiedRadixCache):
             self._full,
             self._beside,
             tiers=self._tiers,
-            settle=self._settle,
+            settle=self.wait,
             back_up=self._backups.back_up if self._writes_back else None,
         )
         self._loader = Loader(
@@ -236,6 +235,12 @@ class HiRadixCache(UnifiedRadixCache):
         if self._storage is not None:
             self._storage.transfers.poll()
 
+    def wait(self) -> None:
+        """As `poll`, but wait until all copies have arrived; what they keep locked can be evicted then."""
+        self._backups.transfers.wait()
+        if self._storage is not None:
+            self._storage.transfers.wait()
+
     def load_back(self, node: Node) -> bool:
         """Bring back to the device what a prompt that ends at `node` needs and lower tiers have.
 
@@ -356,21 +361,6 @@ class HiRadixCache(UnifiedRadixCache):
         if useless:
             self._failures["storage_useless"] += len(useless)
             store.remove(useless)
-
-    def _host_allocator(self, component: Component, host_tokens: int) -> SlotAllocator:
-        """Slots in host memory: to those on the device as host memory is to the device."""
-        if component is self._full:
-            return PagedSlotAllocator(host_tokens, self.page_size)
-        page = 1 if isinstance(component, StateComponent) else self.page_size
-        return PagedSlotAllocator(
-            max(component.allocator.capacity * host_tokens // self._full.allocator.capacity, page), page
-        )
-
-    def _settle(self) -> None:
-        """Wait for all copies under way."""
-        self._backups.transfers.wait()
-        if self._storage is not None:
-            self._storage.transfers.wait()
 
     def _acknowledged(self, node: Node) -> None:
         """Something of a node has arrived in host memory."""

@@ -66,9 +66,12 @@ class KVMemory:
         match = self._match(request, self.pages_down(request.known - 1))
         if self._load_back(match):
             match = self._match(request, self.pages_down(request.known - 1))
+        request.branch = match.branch
+        if match.node.end > match.length:
+            # What stays in lower tiers is of no use to the request: to lock it might take the room that it needs.
+            match = self._match(request, match.length)
         self._lock(request, match.node, match.length)
         request.shared = request.allocated = request.computed = request.window_start = match.length
-        request.branch = match.branch
         return match.length
 
     def take_loaded(self) -> int:
@@ -77,7 +80,7 @@ class KVMemory:
         return loaded
 
     def poll(self) -> None:
-        """A step has run: copies to host memory go on."""
+        """A step has run, or requests have gone: copies to lower tiers go on."""
         if self._tiers is not None:
             self._tiers.poll()
 
@@ -90,7 +93,7 @@ class KVMemory:
             wanted.append((self._window, more))
         if self._states is not None and not request.has_state:
             wanted.append((self._states, 1))
-        if any(count > pool.available for pool, count in wanted):
+        if not self._has_room(wanted):
             return False
         for pool, count in wanted:
             pool.take(count)
@@ -184,14 +187,15 @@ class KVMemory:
         """Bring to the device what lower tiers have of a match, if there is room beside the running requests."""
         if self._tiers is None or match.node.end <= match.length:
             return False
-        wanted = [(self._full, match.node.end - match.length)]
+        missing = match.node.end - len(self._tiers.slots(match.node))
+        wanted = [(self._full, missing)]
         if self._window is not None:
             wanted.append((self._window, self._window_size + self.page_size))
         if self._states is not None:
             wanted.append((self._states, 1))
         self._tiers.lock(match.node)
         try:
-            if any(count > pool.available for pool, count in wanted):
+            if not self._has_room(wanted):
                 return False
             for pool, count in wanted:
                 pool.make_room(count)
@@ -199,8 +203,17 @@ class KVMemory:
                 return False
         finally:
             self._tiers.unlock(match.node)
-        self._loaded += match.node.end - match.length
+        self._loaded += max(missing, min(match.node.end - match.length, self._window_size))
         return True
+
+    def _has_room(self, wanted: list[tuple[Pool, int]]) -> bool:
+        """Whether so much can be had of each pool; where it could not, copies under way are waited for first."""
+        if all(count <= pool.available for pool, count in wanted):
+            return True
+        if self._tiers is None:
+            return False
+        self._tiers.wait()
+        return all(count <= pool.available for pool, count in wanted)
 
     def _lock(self, request: Request, node: Any, length: int) -> None:
         """Lock a path of the tree."""

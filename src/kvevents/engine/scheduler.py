@@ -142,7 +142,9 @@ class Scheduler:
                 continue
             request.state = RequestState.ABORTED
             self._blocked = False
-        self._aborted.clear()
+        if self._aborted:
+            self._aborted.clear()
+            self.memory.poll()
 
     def plan(self, *, most: int = 1) -> Step | None:
         """The next step, with memory taken for it; None when nothing is to be done.
@@ -255,6 +257,7 @@ class Scheduler:
                 request, tokens
             ):
                 self.memory.release(request, keep=False)
+                assert self.running, "a request that fits alone finds no room alone"
                 self._blocked = True
                 return
             if request.cached is None:
