@@ -84,12 +84,15 @@ class Link(NamedTuple):
 
 
 class Source:
-    """One rank of one worker."""
+    """One rank of one worker, and what has happened to it since it was added."""
 
     def __init__(self, *, block_size: int | None, counted: bool, kinds: dict[int, tuple[str, int | None]]) -> None:
         self.registered = block_size
         self.declared = kinds
         self.held = Held(counted=counted)
+        self.counts: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.last_seq: int | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -134,6 +137,7 @@ class Source:
         pairs = bool(event.token_ids) and not isinstance(event.token_ids[0], int)
         if event.token_ids and full and self.contradicts(size, pairs):
             self.error = True
+            self.counts["refused"] += 1
             return
         blocks = [key(block) for block in event.block_hashes]
         aligned = bool(event.token_ids) and len(event.token_ids) == len(blocks) * size
@@ -143,6 +147,7 @@ class Source:
             self.place(event, blocks, on_gpu=full and tier == 0)
         for block in blocks:
             self.held.add(block, tier, group)
+        self.counts.update(events=1, stored=len(blocks))
         self.forget()
 
     def contradicts(self, size: int, pairs: bool) -> bool:
@@ -165,11 +170,11 @@ class Source:
                 self.links[block] = link
             parent = block
 
-    def remove(self, event: BlockRemoved) -> int:
+    def remove(self, event: BlockRemoved) -> None:
         tier = tier_of(event.medium, event.locality)
         misses = sum(not self.held.take(key(block), tier, event.group_idx or 0) for block in event.block_hashes)
+        self.counts.update(events=1, removed=len(event.block_hashes) - misses, removal_misses=misses)
         self.forget()
-        return misses
 
     def forget(self) -> None:
         """Links stay with what is held, and with what held blocks hang on."""
@@ -186,15 +191,14 @@ class Source:
         known = self.held.copies.keys() | self.links.keys()
         return sum(self.content(block) is None for block in known)
 
-    def apply(self, event: KVCacheEvent) -> int:
-        """How many of its removals missed."""
+    def apply(self, event: KVCacheEvent) -> None:
         if isinstance(event, BlockStored):
             self.store(event)
         elif isinstance(event, BlockRemoved):
-            return self.remove(event)
+            self.remove(event)
         else:
             self.clear()
-        return 0
+            self.counts.update(events=1, cleared=1)
 
 
 def namespace(event: BlockStored) -> Any:

@@ -1,11 +1,11 @@
 """Writers and readers at once: every event is seen whole, every answer is one that was true."""
 
 import threading
-from collections.abc import Callable
 
 from index_feed import batch, remove, store
 from kvevents.index import PrefixIndex
 from kvevents.wire import encode_batch
+from threads import run
 
 BLOCKS = 600
 """More than one slice of a batch, so that a torn event would show."""
@@ -13,25 +13,6 @@ BLOCKS = 600
 TOKENS = list(range(2 * BLOCKS))
 STORE = encode_batch(batch(store(*range(BLOCKS), tokens=TOKENS)))
 REMOVE = encode_batch(batch(remove(*range(BLOCKS))))
-
-
-def run(*jobs: Callable[[], None]) -> None:
-    """All jobs at once; the first failure is raised here."""
-    failures: list[BaseException] = []
-
-    def guarded(job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def test_each_event_is_seen_whole() -> None:
