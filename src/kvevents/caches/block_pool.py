@@ -24,13 +24,15 @@ class CachedRun:
         chain: the pages.
         blocks: one a page (int64).
         locks: how often it is locked.
+        pool: whose blocks they are.
     """
 
-    __slots__ = ("blocks", "chain", "locks")
+    __slots__ = ("blocks", "chain", "locks", "pool")
 
-    def __init__(self, chain: HashChain, blocks: memoryview) -> None:
+    def __init__(self, chain: HashChain, blocks: memoryview, pool: BlockPool) -> None:
         self.chain = chain
         self.blocks = blocks
+        self.pool = pool
         self.locks = 0
 
     def __repr__(self) -> str:
@@ -220,7 +222,9 @@ class BlockPoolCache:
         chain = self.chain(tokens, extra_key=extra_key, cache_salt=cache_salt)
         blocks = self._pool.lookup(chain)
         found, _ = chain.split(len(blocks))
-        return PoolMatch(len(blocks) * self.page_size, 0, self._pool.slots(blocks), CachedRun(found, blocks))
+        return PoolMatch(
+            len(blocks) * self.page_size, 0, self._pool.slots(blocks), CachedRun(found, blocks, self._pool)
+        )
 
     def insert(
         self,
@@ -264,7 +268,9 @@ class BlockPoolCache:
             self._pool.publish(taken, new, pages.cut(len(found), len(chain)), session_id=session_id)
         blocks = memoryview(bytes(found) + bytes(taken)).cast("q")
         self._pool.release(blocks)
-        return PoolInsert(len(found) * self.page_size, len(chain) * self.page_size, CachedRun(chain, blocks))
+        return PoolInsert(
+            len(found) * self.page_size, len(chain) * self.page_size, CachedRun(chain, blocks, self._pool)
+        )
 
     def evict(self, num_tokens: int) -> EvictResult:
         """Forget at least `num_tokens` tokens if so many are evictable, those whose turn comes next.
@@ -279,8 +285,9 @@ class BlockPoolCache:
         """Keep the blocks of a match or an insert until `unlock`; locks are counted.
 
         Raises:
-            ValueError: a block was taken for something else since. Nothing was locked.
+            ValueError: a block was taken for something else since, or the run is another cache's. Nothing was locked.
         """
+        self._check_own("lock", node)
         self._pool.hold(node.blocks, node.chain)
         node.locks += 1
 
@@ -288,8 +295,9 @@ class BlockPoolCache:
         """Undo one `lock` of this run.
 
         Raises:
-            ValueError: it is not locked.
+            ValueError: it is not locked, or another cache's.
         """
+        self._check_own("unlock", node)
         if not node.locks:
             raise ValueError("unlock: the run is not locked")
         self._pool.release(node.blocks)
@@ -339,6 +347,10 @@ class BlockPoolCache:
     def check_integrity(self) -> None:
         """Raise AssertionError, saying what is broken, unless queue, holders and labels agree."""
         self._pool.check_integrity()
+
+    def _check_own(self, call: str, node: CachedRun) -> None:
+        if node.pool is not self._pool:
+            raise ValueError(f"{call}: the run is another cache's; pass it to the cache that returned it")
 
     def _root(self, extra_key: str | None, cache_salt: str | None, adapter_path: str | None = None) -> HashChain:
         return HashChain.root(

@@ -229,7 +229,11 @@ class PrefixCache:
 
         Of full attention all of its path, of a sliding window the pages that the window touches, of state-space layers
         its state.
+
+        Raises:
+            ValueError: the node is another cache's.
         """
+        self._check_own("slots", node)
         return join(self._component(component).needed(node))
 
     def lock(self, node: Node) -> None:
@@ -238,8 +242,9 @@ class PrefixCache:
         That is the full-attention KV of the whole path, the last window's, and the state at its end.
 
         Raises:
-            ValueError: the node is not in the cache any more.
+            ValueError: the node is not in the cache any more, or another cache's.
         """
+        self._check_own("lock", node)
         if not node.is_root:
             if node not in self._tree:
                 raise ValueError("lock: the node has left the cache; match the prompt again and lock what that returns")
@@ -251,8 +256,9 @@ class PrefixCache:
         """Undo one `lock` of this node. What was locked before a `reset` may be unlocked after it, to no effect.
 
         Raises:
-            ValueError: it is not locked.
+            ValueError: it is not locked, or another cache's.
         """
+        self._check_own("unlock", node)
         if not node.held:
             raise ValueError("unlock: the node is not locked")
         node.held -= 1
@@ -312,6 +318,11 @@ class PrefixCache:
         if name not in self._by_group:
             raise ValueError(f"component: expected one of {', '.join(self._by_group)}, got {name!r}")
         return self._by_group[name]
+
+    def _check_own(self, call: str, node: Node) -> None:
+        """Refuse what another cache has returned: to count a lock here would leave both caches with a wrong count."""
+        if self._tree.is_foreign(node):
+            raise ValueError(f"{call}: the node is another cache's; pass it to the cache that returned it")
 
     def _usable(self, path: list[Node]) -> list[Node]:
         """The part of a path that a prompt can be continued from."""

@@ -251,8 +251,9 @@ class HiRadixCache(UnifiedRadixCache):
             `failures` counts.
 
         Raises:
-            ValueError: the node is not in the cache any more.
+            ValueError: the node is not in the cache any more, or another cache's.
         """
+        self._check_own("load_back", node)
         if not node.is_root and node not in self._tree:
             raise ValueError("load_back: the node has left the cache; match the prompt again and load what that finds")
         return self._loader.load(node)

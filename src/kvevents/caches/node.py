@@ -125,3 +125,17 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node: {len(self.pages)} pages to {self.end}, {len(self.children)} children, {self.locks} locks>"
+
+
+class Root(Node):
+    """The top of a namespace.
+
+    Attributes:
+        tree: the tree it was made for.
+    """
+
+    __slots__ = ("tree",)
+
+    def __init__(self, pages: TokenPages, chain: HashChain, *, tree: object) -> None:
+        super().__init__(pages, chain, array("q"))
+        self.tree = tree

@@ -1,13 +1,12 @@
 """The tree that every cache is made of: runs of pages, shared where prompts share them."""
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.clock import Clock
 from kvevents.caches.inputs import Tokens
-from kvevents.caches.node import Namespace, Node
+from kvevents.caches.node import Namespace, Node, Root
 from kvevents.hashing import HashChain
 
 
@@ -62,6 +61,11 @@ class Tree:
         top = node.top()
         return top.is_root and self._roots.get(top.namespace) is top
 
+    def is_foreign(self, node: Node) -> bool:
+        """Whether a node is in another tree, or was when that was emptied."""
+        top = node.top()
+        return isinstance(top, Root) and top.tree is not self
+
     def roots(self) -> Iterator[Node]:
         """The tops of all namespaces that have nodes."""
         return iter(self._roots.values())
@@ -84,7 +88,7 @@ class Tree:
         root = self._roots.get(namespace)
         if root is None:
             chain = HashChain.root(self.page_size, extra_key=extra_key, cache_salt=cache_salt, bigram=self.bigram)
-            root = Node(self.pages_of(()), chain, array("q"))
+            root = Root(self.pages_of(()), chain, tree=self)
         return root
 
     def walk(self, root: Node, prompt: TokenPages, visit: Callable[[Node], None]) -> Walk:
