@@ -10,7 +10,18 @@ from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent
 from kvevents.wire import decode_batch
 
 VERSION = "1.6.1"
+REQUIREMENTS = (f"ai-dynamo-runtime=={VERSION}", "pydantic==2.13.4", "uvloop==0.23.0")
+"""With what its Python part needs; its extension alone needs nothing."""
 WORKER = 1
+
+
+def install_indexer() -> None:
+    """Install the standalone indexer.
+
+    Raises:
+        Unavailable: it cannot be had here.
+    """
+    install(*REQUIREMENTS, dependencies=True)
 
 
 class Tree:
@@ -18,7 +29,7 @@ class Tree:
 
     def __init__(self, block_size: int) -> None:
         """Raise `Unavailable` where Dynamo cannot be had."""
-        packages = str(install(f"ai-dynamo-runtime=={VERSION}", dependencies=False))
+        packages = str(install(REQUIREMENTS[0], dependencies=False))
         if packages not in sys.path:
             sys.path.append(packages)
         try:

@@ -72,6 +72,14 @@ class Fleet:
         for start in range(0, len(hashes), batch_blocks):
             yield payload([BlockRemoved(hashes[start : start + batch_blocks], medium="GPU")])
 
+    def depths(self, count: int) -> list[tuple["array[int]", dict[int, int]]]:
+        """Token ids of so many prompts, with the leading blocks of each that every worker holds, if any."""
+        held: list[set[int]] = [set() for _ in range(self.workers)]
+        for store in self.stores:
+            held[store.worker].update(store.blocks)
+        chosen = random.Random(8).choices(self.prompts, k=count)
+        return [(self.ids(prompt), _depths(held, prompt)) for prompt in chosen]
+
     def longest(self, count: int, blocks: int) -> list["array[int]"]:
         """Token ids of prompts of exactly so many blocks, each held whole by some worker."""
         long_enough = [prompt for prompt in self.prompts if len(prompt) >= blocks]
@@ -88,6 +96,14 @@ def random_ids(draw: random.Random, count: int) -> "array[int]":
 def random_hashes(draw: random.Random, count: int) -> "array[int]":
     """Engine hashes, all at once."""
     return array("q", draw.randbytes(8 * count))
+
+
+def _depths(held: Sequence[set[int]], prompt: Sequence[int]) -> dict[int, int]:
+    depths = {
+        worker: next((depth for depth, block in enumerate(prompt) if block not in blocks), len(prompt))
+        for worker, blocks in enumerate(held)
+    }
+    return {worker: depth for worker, depth in depths.items() if depth}
 
 
 def payload(events: Sequence[KVCacheEvent]) -> bytes:
