@@ -138,6 +138,7 @@ def streams(draw: st.DrawFn) -> Stream:
     both = (first, draw(st.just(first) | engines()))
     images = all(engine.size == block_size for engine in both)
     pool = draw(st.lists(paths(), min_size=1, max_size=4))
+    ranks = draw(st.sampled_from([(None,), (0,), RANKS]))
     batches = []
     for _ in range(draw(st.integers(1, 12))):
         worker = draw(st.integers(0, 1))
@@ -152,5 +153,5 @@ def streams(draw: st.DrawFn) -> Stream:
                 events.append(draw(removals(path, engine)))
             elif draw(st.integers(0, 2)) == 0:
                 events.append(AllBlocksCleared())
-        batches.append(Batch(worker, draw(st.sampled_from(RANKS)), events))
+        batches.append(Batch(worker, draw(st.sampled_from(ranks)), events))
     return Stream(block_size, both, batches, pool, images=images)
