@@ -1,5 +1,6 @@
 """What the sequencing remembers: recent batches by their bytes, and batches that have to wait."""
 
+from collections import deque
 from collections.abc import Iterator
 
 
@@ -14,6 +15,7 @@ class RecentBatches:
     def __init__(self, size: int) -> None:
         self._size = size
         self._digests: dict[int, int] = {}
+        self._order: deque[int] = deque()  # the keys of `_digests` as they came; to ask a dictionary is dear
         self._first: int | None = None
 
     def add(self, sequence: int, payload: bytes) -> None:
@@ -21,9 +23,11 @@ class RecentBatches:
         digest = _digest(payload)
         if sequence == 0:
             self._first = digest
+        if sequence not in self._digests:
+            self._order.append(sequence)
         self._digests[sequence] = digest
-        if len(self._digests) > self._size:
-            del self._digests[next(iter(self._digests))]
+        if len(self._order) > self._size:
+            del self._digests[self._order.popleft()]
 
     def same(self, sequence: int, payload: bytes) -> bool | None:
         """Whether `sequence` had these bytes; None if that is not known."""
@@ -32,11 +36,12 @@ class RecentBatches:
 
     def covers(self, sequence: int) -> bool:
         """Whether `sequence` lies in the range that is remembered (it may have been skipped there)."""
-        return bool(self._digests) and sequence >= next(iter(self._digests))
+        return bool(self._order) and sequence >= self._order[0]
 
     def clear(self) -> None:
         """Forgets everything."""
         self._digests.clear()
+        self._order.clear()
         self._first = None
 
 

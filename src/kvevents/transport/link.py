@@ -10,9 +10,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 from kvevents.errors import WireError
 from kvevents.transport.endpoints import Endpoint
-from kvevents.transport.frames import Message, read_live
+from kvevents.transport.frames import Message
 from kvevents.transport.picture import Verdict
 from kvevents.transport.poll_loop import PollLoop
+from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
@@ -211,20 +212,10 @@ class SourceLink:
         self._sub.close(0)
 
     def _read_live(self) -> None:
-        arrived = []
-        for _ in range(_MESSAGES_A_TURN):
-            try:
-                arrived.append(self._sub.recv_multipart(zmq.NOBLOCK))
-            except zmq.Again:
-                break
+        arrived = receive(self._sub, _MESSAGES_A_TURN)
         self._read_monitor()  # a reconnect that precedes any of these messages is known by now
-        for frames in arrived:
-            try:
-                message = read_live(frames)
-            except WireError:
-                self._count_malformed()
-            else:
-                self._tracker.live(message)
+        self._count.malformed += arrived.malformed
+        self._tracker.live_all(arrived.batches)
 
     def _read_monitor(self) -> None:
         while self._monitor is not None:

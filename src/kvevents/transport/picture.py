@@ -18,6 +18,10 @@ class Verdict(NamedTuple):
     cleared: bool = False
 
 
+FINE = Verdict()
+"""Applied as it should be; what nearly every batch gets."""
+
+
 class Effects(Protocol):
     """What the sequencing does to the world; none of it raises."""
 

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from kvevents.errors import WireError
 from kvevents.events import AllBlocksCleared
-from kvevents.transport.picture import Verdict
+from kvevents.transport.picture import FINE, Verdict
 from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason
 from kvevents.wire import decode_batch
@@ -64,7 +64,8 @@ def judge(report: object, sequence: int, payload: bytes) -> Verdict:
     cleared: object = getattr(report, "cleared", None)
     if not isinstance(cleared, int):  # a sink that does not say
         cleared = _CLEAR_TAG in payload and _clears(payload)
-    return Verdict(read_report(report, sequence), bool(cleared))
+    fault = read_report(report, sequence)
+    return Verdict(fault, bool(cleared)) if cleared or fault else FINE
 
 
 def _clears(payload: bytes) -> bool:
