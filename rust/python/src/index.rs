@@ -222,6 +222,32 @@ impl PyPrefixIndex {
         py.detach(|| self.0.restore(&data)).map_err(|error| raise(py, &error))
     }
 
+    /// None where the worker is not there.
+    #[pyo3(signature = (worker, dp_rank = None))]
+    fn snapshot_worker(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
+    ) -> Option<Vec<Cow<'static, [u8]>>> {
+        let images = py.detach(|| self.0.snapshot_worker(worker, dp_rank))?;
+        Some(images.into_iter().map(Cow::from).collect())
+    }
+
+    #[pyo3(signature = (worker, data, *, seq = None, dp_rank = None))]
+    fn restore_worker(
+        &self,
+        py: Python<'_>,
+        worker: &str,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers::seq)] seq: Option<u64>,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
+    ) -> PyResult<ApplyReport> {
+        let data = payload(data)?;
+        let outcome = py.detach(|| self.0.restore_worker(worker, &data, seq, dp_rank));
+        outcome.map(ApplyReport).map_err(|error| raise(py, &error))
+    }
+
     fn faults(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| self.0.check_integrity())
     }

@@ -246,6 +246,41 @@ class PrefixIndex:
         """
         self._core.restore(data)
 
+    def snapshot_worker(self, worker: str, dp_rank: int | None = None) -> list[bytes]:
+        """What a worker holds, in one rank or (None) in all, as an image for each rank, all of one moment.
+
+        For `restore_worker` of another index: beside whatever else that one holds, and under any worker id. Without
+        tokens (but for blocks that still wait for their parent), salts or adapters. Empty for an unknown worker.
+        """
+        return self._core.snapshot_worker(worker, dp_rank) or []
+
+    def restore_worker(
+        self,
+        worker: str,
+        data: "ReadableBuffer",
+        *,
+        seq: int | None = None,
+        dp_rank: int | None = None,
+    ) -> ApplyReport:
+        """Let a rank of a worker hold what an image of `snapshot_worker` says, and nothing else.
+
+        Matches that are asked for meanwhile see some of it; set the worker's state where that matters.
+
+        Args:
+            worker: its id, added on first sight with the defaults of `add_worker`.
+            data: the image.
+            seq: the last sequence that counts as applied; None: the one in the image.
+            dp_rank: the rank, for images that do not say it; the rank in the image beats it.
+
+        Returns:
+            What became of it; `stored` are the blocks that are held or known now.
+
+        Raises:
+            WireError: bytes that are not an image of this version, or damaged; the index is unchanged.
+            CapacityError: a source more than `max_sources`; the index is unchanged.
+        """
+        return self._core.restore_worker(worker, data, seq=seq, dp_rank=dp_rank)
+
     def check_integrity(self) -> None:
         """Check every invariant from scratch; for tests and doubts. Costs time in the number of blocks.
 

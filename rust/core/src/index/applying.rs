@@ -82,7 +82,7 @@ impl PrefixIndex {
     }
 
     /// The source a batch is for, made on first sight, or why the batch is to be ignored.
-    fn open(
+    pub(super) fn open(
         &self,
         target: Target<'_>,
         seq: Option<u64>,

@@ -33,9 +33,9 @@ enum Above {
 
 /// Where and since when a block waits if it has to.
 #[derive(Clone, Copy, Debug)]
-struct Wait {
-    parked: bool,
-    now: Duration,
+pub(super) struct Wait {
+    pub parked: bool,
+    pub now: Duration,
 }
 
 impl Source {
@@ -190,7 +190,7 @@ impl Source {
     }
 
     /// Let a loose block wait for its parent.
-    fn pend(&mut self, block: u64, parent: u64, kept: Kept, Wait { parked, now }: Wait) {
+    pub(super) fn pend(&mut self, block: u64, parent: u64, kept: Kept, Wait { parked, now }: Wait) {
         self.unpark(block);
         self.records.entry(parent).or_default().children += 1;
         self.waiting.entry(parent).or_default().insert(block);

@@ -11,6 +11,7 @@
 //! | `reading`, `slice`, `ahead`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
 //! | `trail`, `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
 //! | `pack`, `image`, `planting`, `snapshot` | all of it as bytes and back |
+//! | `rank_image`, `transplant` | one rank as bytes, and into an index that holds other things |
 //!
 //! Two locks. The *gate* is held by a batch from its first event to its last, together with other batches; alone by
 //! whatever must not see half a batch (snapshots, figures) or changes workers. The *state* is held by one slice of a
@@ -36,6 +37,7 @@ mod membership;
 mod pack;
 mod planting;
 mod prompt;
+mod rank_image;
 mod reading;
 mod record;
 mod report;
@@ -49,6 +51,7 @@ mod stats;
 mod table;
 mod tier;
 mod trail;
+mod transplant;
 mod waiting;
 mod worker;
 

@@ -255,7 +255,7 @@ impl Source {
     }
 
     /// The geometry must be the one registered or learned.
-    fn check_geometry(&self, got: Geometry) -> Result<(), Refusal> {
+    pub(super) fn check_geometry(&self, got: Geometry) -> Result<(), Refusal> {
         let expected = match (self.geometry, self.setup.block_size) {
             (Some(known), _) if known != got => format!(
                 "{} of {} as in its first store",

@@ -123,7 +123,7 @@ impl State {
     }
 
     /// A source holds nothing any more.
-    fn clear_source(&mut self, number: u32) {
+    pub(super) fn clear_source(&mut self, number: u32) {
         let source = self.sources[number as usize]
             .as_mut()
             .expect("a number in use has a source");
@@ -219,7 +219,7 @@ impl State {
 }
 
 /// A store that was not applied.
-fn refuse(source: &mut Source, refusal: Refusal, offset: usize, report: &mut Report) {
+pub(super) fn refuse(source: &mut Source, refusal: Refusal, offset: usize, report: &mut Report) {
     match refusal {
         Refusal::Geometry { expected, got } => {
             let message = format!(
