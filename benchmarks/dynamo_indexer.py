@@ -67,9 +67,16 @@ class DynamoIndexer:
         """The same, for the hashes that Dynamo makes of a prompt's blocks."""
         return self._depths("/query_by_hash", {"block_hashes": list(hashes)})
 
-    def events(self) -> Any:
-        """All that the indexer knows, as the events that would make it again."""
-        return self.request("/dump")
+    def blocks(self) -> dict[int, set[int]]:
+        """All blocks that the indexer has, by worker: the engine's hashes, signed."""
+        held: dict[int, set[int]] = {}
+        for model in self.request("/dump").values():
+            for told in model["events"]:
+                blocks = told["event"]["data"]["stored"]["blocks"]
+                hashes = (block["block_hash"] for block in blocks)
+                mine = held.setdefault(told["worker_id"] - 1, set())
+                mine.update(one - (1 << 64) if one >> 63 else one for one in hashes)
+        return held
 
     def processor_seconds(self) -> float:
         """What its process has used so far."""
