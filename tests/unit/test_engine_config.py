@@ -65,6 +65,18 @@ def test_a_wrong_events_config_is_named(text: str, message: str) -> None:
         ({"host_tokens": 8}, "host_tokens: only an engine with the cache hierarchical has it, not radix"),
         ({"cache": "hierarchical", "host_tokens": 8}, "host_tokens: expected 64 to \\d+, got 8"),
         ({"cache": "hierarchical", "write_policy": "never"}, "write_policy: expected one of write_through, .* 'never'"),
+        ({"storage": "memory"}, "storage: only an engine with the cache hierarchical has it, not radix"),
+        ({"cache": "hierarchical", "storage_tokens": 64}, "storage_tokens: only with a storage, got 64 without one"),
+        ({"cache": "hierarchical", "storage_medium": "DISK"}, "storage_medium: only with a storage, got DISK without"),
+        ({"cache": "hierarchical", "storage": ""}, "storage: expected memory or a folder, got nothing"),
+        (
+            {"cache": "hierarchical", "storage": "memory", "storage_medium": "GPU"},
+            "storage_medium: expected one of DISK, EXTERNAL, got 'GPU'",
+        ),
+        (
+            {"cache": "hierarchical", "storage": "memory", "storage_tokens": 63},
+            "storage_tokens: expected 64 to \\d+, got 63",
+        ),
         ({"cache": "hierarchical", "mamba_slots": 9}, "only with mamba among the components, got full"),
         (
             {"sliding_window": 8},
@@ -128,6 +140,7 @@ def test_an_engine_says_its_groups_where_it_announces_them(setting: dict[str, An
     ("setting", "message"),
     [
         ({"prefill_tokens_per_second": 0.0}, "prefill tokens per second: expected a number above 0, got 0.0"),
+        ({"storage_tokens_per_second": float("inf")}, "storage tokens per second: expected a number above 0, got inf"),
         ({"decode_step_ms": -1.0}, "decode_step_ms: expected milliseconds, 0 or more, got -1.0"),
         ({"decode_step_per_request_ms": float("inf")}, "decode_step_per_request_ms: expected milliseconds"),
     ],

@@ -1,6 +1,8 @@
 """Scheduling over a cache with host memory below it."""
 
+import contextlib
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +13,13 @@ from kvevents.engine.memory import KVMemory
 from kvevents.engine.outputs import output_tokens
 from kvevents.engine.request import Request
 from kvevents.engine.scheduler import Scheduler, Step
+from kvevents.engine.storage import open_store
 from kvevents.engine.timing import TimingModel
 from kvevents.engine.trees import make_tree
 from kvevents.index import PrefixIndex
 
 PAGE = 4
-LAYERS: list[dict[str, object]] = [
+LAYERS: list[dict[str, Any]] = [
     {},
     {"components": ("swa",), "sliding_window": 10},
     {"components": ("mamba",), "mamba_slots": 6},
@@ -25,19 +28,21 @@ LAYERS: list[dict[str, object]] = [
 
 
 class Bench:
-    """A scheduler over 80 tokens of device and 400 of host memory, and an index of its events."""
+    """A scheduler over 80 tokens of device memory and what lies below it, and an index of its events."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, host_tokens: int = 400, **settings: Any) -> None:
         config = EngineConfig(
             cache="hierarchical",
             page_size=PAGE,
             max_total_tokens=80,
-            host_tokens=400,
-            **settings,  # type: ignore[arg-type]  # settings by name
+            host_tokens=host_tokens,
+            **settings,
         )
-        self.cache = make_tree(config, records=True)
+        self.cache = make_tree(config, records=True, store=open_store(config, 0, contextlib.ExitStack()))
         self.memory = KVMemory(self.cache, page_size=PAGE, sliding_window=config.window_size)
-        self.timing = TimingModel(prefill_tokens_per_second=1000, load_back_tokens_per_second=10_000)
+        self.timing = TimingModel(
+            prefill_tokens_per_second=1000, load_back_tokens_per_second=10_000, storage_tokens_per_second=5_000
+        )
         self.scheduler = Scheduler(self.memory, self.timing, chunk_size=1000, max_running=8)
         self.index = PrefixIndex(PAGE)
 
@@ -79,7 +84,7 @@ def prompt(start: int) -> list[int]:
 
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_what_the_device_has_lost_is_loaded_and_counts_as_cached(write_policy: str, layers: dict[str, object]) -> None:
+def test_what_the_device_has_lost_is_loaded_and_counts_as_cached(write_policy: str, layers: dict[str, Any]) -> None:
     bench = Bench(write_policy=write_policy, **layers)
     assert bench.run(prompt(0)) == (0, 0.06)
     assert bench.run(prompt(100))[0] == 0
@@ -89,6 +94,20 @@ def test_what_the_device_has_lost_is_loaded_and_counts_as_cached(write_policy: s
     assert found == 60
     loaded = 60
     assert seconds == pytest.approx(4 / 1000 + loaded / 10_000)
+    assert not bench.differences()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_what_only_a_store_has_is_read_first_and_takes_longer(layers: dict[str, Any]) -> None:
+    bench = Bench(host_tokens=64, storage="memory", storage_tokens=400, **layers)
+    for start in (0, 100, 200):
+        bench.run(prompt(start))
+    assert not bench.differences()
+    held = {tier: sum(each == tier for _, each in bench.cache.holdings()) for tier in ("CPU_PINNED", "EXTERNAL")}
+    assert held == {"CPU_PINNED": 15, "EXTERNAL": 45}
+    found, seconds = bench.run([*prompt(0), 7, 8, 9, 7])
+    assert found == 60
+    assert seconds == pytest.approx(4 / 1000 + 60 / 10_000 + 60 / 5_000)
     assert not bench.differences()
 
 
@@ -114,7 +133,7 @@ def test_what_cannot_be_loaded_is_not_locked_against_the_request_that_wants_it()
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_a_backup_that_nobody_has_asked_about_blocks_no_request(layers: dict[str, object]) -> None:
+def test_a_backup_that_nobody_has_asked_about_blocks_no_request(layers: dict[str, Any]) -> None:
     bench = Bench(**layers)
     bench.cache.insert(prompt(0))
     assert bench.cache.sizes("full").protected == 60
@@ -155,12 +174,18 @@ def test_what_a_request_has_left_at_its_end_is_backed_up_though_no_step_follows(
 @given(
     write_policy=st.sampled_from(["write_through", "write_through_selective", "write_back"]),
     layers=st.sampled_from(LAYERS),
+    below=st.sampled_from([{}, {"storage": "memory"}, {"storage": "memory", "storage_tokens": 40}]),
+    host_tokens=st.sampled_from([16, 60, 400]),
     requests=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=25),
 )
 def test_nothing_is_lost_or_overdrawn(
-    write_policy: str, layers: dict[str, object], requests: list[tuple[int, int, int]]
+    write_policy: str,
+    layers: dict[str, Any],
+    below: dict[str, Any],
+    host_tokens: int,
+    requests: list[tuple[int, int, int]],
 ) -> None:
-    bench = Bench(write_policy=write_policy, **layers)
+    bench = Bench(write_policy=write_policy, host_tokens=host_tokens, **layers, **below)
     for kind, length, outputs in requests:
         bench.add(list(range(kind * 100, kind * 100 + length)), outputs)
         bench.step()

@@ -118,6 +118,11 @@ class HiRadixCache(UnifiedRadixCache):
         """What went wrong in lower tiers so far, by reason; what was announced is true all the same."""
         return dict(self._failures)
 
+    @property
+    def fetched(self) -> int:
+        """Units of full attention that loads have read from the store so far."""
+        return 0 if self._storage is None else self._storage.fetched
+
     def match_prefix(
         self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None
     ) -> MatchResult:

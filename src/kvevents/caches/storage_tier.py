@@ -27,6 +27,8 @@ class StorageTier(LowerTier):
     ) -> None:
         super().__init__(store.medium, full, beside)
         self.transfers = Transfers(self._write, self._settle)
+        self.fetched = 0
+        """Units of full attention read into host memory so far."""
         self._store = store
         self._tiers = tiers
         self._failures = failures
@@ -73,6 +75,8 @@ class StorageTier(LowerTier):
             return False
         target.hold(node, taken)
         target.stamp(node)
+        if not index:
+            self.fetched += node.length
         return True
 
     def removed(self, copies: Copies, node: Node) -> None:

@@ -51,8 +51,9 @@ def demo(
         limit: Requests to take from its start.
         speed: Trace seconds per real second.
         cache: What kind of engines: block_pool are like vLLM, all others like SGLang, for models with full attention
-            (radix), sliding windows (swa) or state-space layers (mamba) besides, or both (unified). Hybrid ones
-            announce their groups, so that the router knows how much can be reused.
+            (radix), sliding windows (swa) or state-space layers (mamba) besides, or both (unified), or with host
+            memory and an external pool below the GPU (hierarchical). Hybrid ones announce their groups, so that the
+            router knows how much can be reused.
         page_size: Tokens in a page of KV cache.
         dp_size: Data-parallel ranks of each engine.
         policy: Routing policies to run, in this order.

@@ -7,7 +7,7 @@ from cyclopts import Parameter, Token
 
 from kvevents.caches import WritePolicy
 from kvevents.cli.output import Json, print_json
-from kvevents.engine.config import CacheName, ComponentName, EngineConfig, KVEventsConfig
+from kvevents.engine.config import CacheName, ComponentName, EngineConfig, KVEventsConfig, StorageName
 from kvevents.engine.server import run_engine
 from kvevents.engine.timing import TimingModel
 
@@ -42,6 +42,7 @@ def engine(
     decode_step_ms: float = _TIMING.decode_step_ms,
     decode_step_per_request_ms: float = _TIMING.decode_step_per_request_ms,
     load_back_tokens_per_second: float = _TIMING.load_back_tokens_per_second,
+    storage_tokens_per_second: float = _TIMING.storage_tokens_per_second,
     speed: float = _CONFIG.speed,
     seed: int = _CONFIG.seed,
     sliding_window: int | None = _CONFIG.sliding_window,
@@ -51,6 +52,9 @@ def engine(
     announce_groups: bool = _CONFIG.announce_groups,
     host_tokens: int | None = _CONFIG.host_tokens,
     write_policy: WritePolicy | None = _CONFIG.write_policy,
+    storage: str | None = _CONFIG.storage,
+    storage_tokens: int | None = _CONFIG.storage_tokens,
+    storage_medium: StorageName | None = _CONFIG.storage_medium,
     async_scheduling: bool = _CONFIG.async_scheduling,
     hash_seed: str | None = _CONFIG.hash_seed,
     json: Json = False,
@@ -86,6 +90,7 @@ def engine(
         decode_step_ms: Base time of a decode step.
         decode_step_per_request_ms: What each decoding request adds to a step.
         load_back_tokens_per_second: Speed of copies from host memory (hierarchical).
+        storage_tokens_per_second: Speed of reads from --storage (hierarchical).
         speed: Divides all engine times.
         seed: Of the outputs, which are a fixed function of seed, prompt and position.
         sliding_window: Tokens before the next one that sliding layers attend to; by default 4096 (swa, unified).
@@ -98,6 +103,10 @@ def engine(
         host_tokens: Host memory of each rank, in tokens; by default twice --max-total-tokens (hierarchical).
         write_policy: When what is cached is copied to host memory: write_through, at its first insert (the default),
             write_through_selective, at its second, or write_back, when it is evicted (hierarchical).
+        storage: What keeps a copy of what is in host memory: memory, of this process, or a folder, in which the next
+            engine finds it again; by default nothing (hierarchical).
+        storage_tokens: Room in it for each rank, in tokens; by default twice --host-tokens (hierarchical).
+        storage_medium: What events call it; by default EXTERNAL for memory and DISK for a folder (hierarchical).
         async_scheduling: Plan each step while the one before it runs, as vLLM does on GPUs (block_pool).
         hash_seed: PYTHONHASHSEED of the engine, which enters its block hashes (block_pool).
         json: The line is JSON with or without it.
@@ -123,6 +132,7 @@ def engine(
                 decode_step_ms=decode_step_ms,
                 decode_step_per_request_ms=decode_step_per_request_ms,
                 load_back_tokens_per_second=load_back_tokens_per_second,
+                storage_tokens_per_second=storage_tokens_per_second,
             ),
             speed=speed,
             seed=seed,
@@ -133,6 +143,9 @@ def engine(
             announce_groups=announce_groups,
             host_tokens=host_tokens,
             write_policy=write_policy,
+            storage=storage,
+            storage_tokens=storage_tokens,
+            storage_medium=storage_medium,
             async_scheduling=async_scheduling,
             hash_seed=hash_seed,
         ),

@@ -10,6 +10,7 @@ from kvevents.caches.hierarchical import WritePolicy
 from kvevents.caches.slots import MOST_SLOTS
 from kvevents.engine.timing import TimingModel
 from kvevents.errors import ConfigError
+from kvevents.events import StorageMedium
 from kvevents.index import GroupSpec
 
 CacheName: TypeAlias = Literal["radix", "swa", "mamba", "unified", "hierarchical", "block_pool"]
@@ -22,6 +23,9 @@ MOST_PAGES = 2**26
 ComponentName: TypeAlias = Literal["full", "swa", "mamba"]
 """The kinds of layers that the caches `unified` and `hierarchical` can be made for."""
 
+StorageName: TypeAlias = Literal["DISK", "EXTERNAL"]
+"""What a tier below host memory can be called in events."""
+
 HYBRID_CACHES: tuple[CacheName, ...] = ("swa", "mamba", "unified")
 """Those for models with more than full attention."""
 
@@ -29,6 +33,10 @@ DEFAULT_SLIDING_WINDOW = 4096
 DEFAULT_MAMBA_SLOTS = 512
 DEFAULT_HOST_RATIO = 2
 """Host memory over KV cache, as SGLang has it."""
+DEFAULT_STORAGE_RATIO = 2
+"""The tier below host memory over that."""
+IN_MEMORY = "memory"
+"""The `storage` that is no folder."""
 LEAST_MAMBA_SLOTS = 2
 """A request that runs alone has a state, and holds the one that it went on from."""
 
@@ -41,6 +49,9 @@ _ONLY_OF: Mapping[str, tuple[CacheName, ...]] = MappingProxyType(
         "announce_groups": (*HYBRID_CACHES, "hierarchical"),
         "host_tokens": ("hierarchical",),
         "write_policy": ("hierarchical",),
+        "storage": ("hierarchical",),
+        "storage_tokens": ("hierarchical",),
+        "storage_medium": ("hierarchical",),
         "async_scheduling": ("block_pool",),
         "hash_seed": ("block_pool",),
     }
@@ -129,6 +140,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             (unified), or full attention alone (hierarchical).
         host_tokens: host memory of each rank, in tokens (hierarchical); None: twice `max_total_tokens`.
         write_policy: when what is cached is copied to host memory (hierarchical); None: `write_through`.
+        storage: what keeps a copy of what is in host memory (hierarchical): `memory`, of this process, or a folder, in
+            which each rank has its own and finds again what it has left there. None: nothing.
+        storage_tokens: room in it for each rank, in tokens; None: twice `host_tokens`.
+        storage_medium: what events call it; None: `EXTERNAL` for memory, `DISK` for a folder.
         announce_groups: announce windows and states too, so that a router knows how much can be reused.
         async_scheduling: plan each step while the one before it runs (block pool).
         hash_seed: PYTHONHASHSEED of the engine (block pool); None: not set.
@@ -159,6 +174,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     announce_groups: bool = False
     host_tokens: int | None = None
     write_policy: WritePolicy | None = None
+    storage: str | None = None
+    storage_tokens: int | None = None
+    storage_medium: StorageName | None = None
     async_scheduling: bool = False
     hash_seed: str | None = None
     chunked_prefill_size: int = 8192
@@ -245,6 +263,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             return 0
         return DEFAULT_HOST_RATIO * self.max_total_tokens if self.host_tokens is None else self.host_tokens
 
+    @property
+    def storage_capacity(self) -> int:
+        """Tokens that the tier below host memory has room for; 0 without that tier."""
+        if self.storage is None:
+            return 0
+        return DEFAULT_STORAGE_RATIO * self.host_capacity if self.storage_tokens is None else self.storage_tokens
+
+    @property
+    def storage_tier(self) -> StorageMedium:
+        """What events call it."""
+        return StorageMedium(self.storage_medium or ("EXTERNAL" if self.storage == IN_MEMORY else "DISK"))
+
     def _check_cache(self) -> None:
         if self.cache not in get_args(CacheName):
             raise ConfigError(f"cache: expected one of {', '.join(get_args(CacheName))}, got {self.cache!r}")
@@ -260,11 +290,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"write_policy: expected one of {', '.join(get_args(WritePolicy))}, got {self.write_policy!r}"
             )
+        self._check_storage()
         if self.cache == "block_pool":
             if self.eviction_policy != "lru":
                 raise ConfigError(f"eviction_policy: a block pool has only its own order, not {self.eviction_policy}")
             if self.kv_events is not None and self.kv_events.format != "default":
                 raise ConfigError(f"kv-events-config: format {self.kv_events.format!r} is SGLang's, not a block pool's")
+
+    def _check_storage(self) -> None:
+        if self.storage is None:
+            for name in ("storage_tokens", "storage_medium"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name}: only with a storage, got {getattr(self, name)} without one")
+            return
+        if not self.storage:
+            raise ConfigError(f"storage: expected {IN_MEMORY} or a folder, got nothing")
+        if self.storage_medium not in (None, *get_args(StorageName)):
+            raise ConfigError(
+                f"storage_medium: expected one of {', '.join(get_args(StorageName))}, got {self.storage_medium!r}"
+            )
+        if not self.page_size <= self.storage_capacity <= MOST_SLOTS:
+            raise ConfigError(f"storage_tokens: expected {self.page_size} to {MOST_SLOTS}, got {self.storage_capacity}")
 
     def _check_layers(self) -> None:
         known = get_args(ComponentName)

@@ -1,6 +1,7 @@
 """The engine: its ranks, and the way in for requests."""
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from array import array
@@ -28,6 +29,9 @@ class Engine:
         sockets: where the ranks publish; None: nowhere.
         tokenizer: text to ids and back.
         clock: the ranks' time; None: the loop's clock at the config's speed.
+
+    Raises:
+        ConfigError: its storage cannot be used.
     """
 
     def __init__(
@@ -42,7 +46,12 @@ class Engine:
         self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
         self._sockets = sockets
         clock = clock or LoopClock(config.speed)
-        self.ranks = [self._make_rank(rank, clock) for rank in range(config.dp_size)]
+        self.ranks: list[Rank] = []
+        with contextlib.ExitStack() as made:
+            for number in range(config.dp_size):
+                self.ranks.append(self._make_rank(number, clock))
+                made.callback(self.ranks[-1].close)
+            made.pop_all()
         self._tasks: list[asyncio.Task[None]] = []
         self._turns = itertools.count()
 
@@ -58,7 +67,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for rank in self.ranks:
-            rank.announcer.close()
+            rank.close()
 
     @property
     def failure(self) -> BaseException | None:
@@ -170,6 +179,8 @@ class Engine:
             "sliding_window_size": config.window_size or None,
             "mamba_slots": config.states or None,
             "host_tokens": config.host_capacity or None,
+            "storage_tokens": config.storage_capacity or None,
+            "storage_medium": config.storage_tier.value if config.storage else None,
             "async_scheduling": config.async_scheduling,
             "stream_interval": config.stream_interval,
             "speed": config.speed,

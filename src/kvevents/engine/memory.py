@@ -1,10 +1,19 @@
 """KV memory of one rank: a prefix cache, and what running requests hold beside it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvevents.caches import HiRadixCache
 from kvevents.engine.pool import CacheMatch, Pool, PrefixCache
 from kvevents.engine.request import Request
+
+
+class Loaded(NamedTuple):
+    """What was brought up from lower tiers, in tokens."""
+
+    to_device: int
+    """Copied from host memory."""
+    to_host: int
+    """Of them, read from the store below it first."""
 
 
 class KVMemory:
@@ -30,7 +39,7 @@ class KVMemory:
         self.page_size = page_size
         self._cache = cache
         self._tiers = cache if isinstance(cache, HiRadixCache) else None
-        self._loaded = 0
+        self._loaded = Loaded(0, 0)
         self._full = Pool(cache, "full")
         self._window = Pool(cache, "sliding_window") if sliding_window else None
         self._states = Pool(cache, "mamba") if "mamba" in cache.allocators else None
@@ -74,9 +83,9 @@ class KVMemory:
         request.shared = request.allocated = request.computed = request.window_start = match.length
         return match.length
 
-    def take_loaded(self) -> int:
-        """Tokens that were loaded from host memory since this was last asked."""
-        loaded, self._loaded = self._loaded, 0
+    def take_loaded(self) -> Loaded:
+        """What was loaded since this was last asked."""
+        loaded, self._loaded = self._loaded, Loaded(0, 0)
         return loaded
 
     def poll(self) -> None:
@@ -199,12 +208,13 @@ class KVMemory:
                 return False
             for pool, count in wanted:
                 pool.make_room(count)
-            if not self._tiers.load_back(match.node):
-                return False
+            fetched = self._tiers.fetched
+            is_loaded = self._tiers.load_back(match.node)
         finally:
             self._tiers.unlock(match.node)
-        self._loaded += max(missing, min(match.node.end - match.length, self._window_size))
-        return True
+        more = max(missing, min(match.node.end - match.length, self._window_size)) if is_loaded else 0
+        self._loaded = Loaded(self._loaded.to_device + more, self._loaded.to_host + self._tiers.fetched - fetched)
+        return is_loaded
 
     def _has_room(self, wanted: list[tuple[Pool, int]]) -> bool:
         """Whether so much can be had of each pool; where it could not, copies under way are waited for first."""

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvevents.caches import HiRadixCache
 from kvevents.engine.rank import Rank
 
 
@@ -55,6 +56,19 @@ class _RankCollector(Collector):
                 for number, rank in enumerate(self._ranks):
                     metric.add_metric([str(number)], figure.read(rank))
                 yield metric
+        yield self._failures()
+
+    def _failures(self) -> Metric:
+        metric = CounterMetricFamily(
+            "kvevents_engine_tier_failures",
+            "Copies between tiers that failed or found no room.",
+            labels=["dp_rank", "reason"],
+        )
+        for number, rank in enumerate(self._ranks):
+            if isinstance(rank.cache, HiRadixCache):
+                for reason, count in rank.cache.failures.items():
+                    metric.add_metric([str(number), reason], count)
+        return metric
 
 
 def engine_registry(ranks: Sequence[Rank]) -> CollectorRegistry:

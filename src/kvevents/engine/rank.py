@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence, Sized
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from kvevents.engine.announcer import Announcer, EventSource
@@ -64,9 +65,18 @@ class Rank:
         cache: its prefix cache.
         announcer: its events' way out.
         clock: the time it lives in.
+        resources: what is to be closed with it; None: nothing.
     """
 
-    def __init__(self, scheduler: RankScheduler, cache: RankCache, announcer: Announcer, clock: Clock) -> None:
+    def __init__(
+        self,
+        scheduler: RankScheduler,
+        cache: RankCache,
+        announcer: Announcer,
+        clock: Clock,
+        *,
+        resources: ExitStack | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.cache = cache
         self.announcer = announcer
@@ -76,6 +86,7 @@ class Rank:
         self.cached_tokens = 0
         self.finished_requests = 0
         self._clock = clock
+        self._resources = resources or ExitStack()
         self._wake = asyncio.Event()
         self._paused = False
 
@@ -110,6 +121,11 @@ class Rank:
         self.cache.reset()
         self.announcer.at_rest()
         return True
+
+    def close(self) -> None:
+        """Publish what there is and close what the rank has open, once `run` has ended; again is a no-op."""
+        self.announcer.close()
+        self._resources.close()
 
     async def run(self) -> None:
         """Step for ever; ends by cancellation, which like a fault aborts all requests."""

@@ -164,10 +164,12 @@ class Scheduler:
             decoding = [request for request in decoding if request not in started]
         elif not decoding:
             return None
+        loaded = self.memory.take_loaded()
         seconds = self._timing.step_s(
             prefill_tokens=sum(chunk.tokens for chunk in chunks),
             decoding=len(decoding),
-            loaded_tokens=self.memory.take_loaded(),
+            loaded_tokens=loaded.to_device,
+            fetched_tokens=loaded.to_host,
         )
         return Step(chunks, decoding, seconds, 1 if chunks else self._repeats(decoding, most))
 

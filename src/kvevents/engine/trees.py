@@ -12,6 +12,7 @@ from kvevents.caches import (
     RadixCache,
     SlidingWindow,
     SWARadixCache,
+    TierStore,
     UnifiedRadixCache,
 )
 from kvevents.caches.settings import CacheSettings
@@ -19,14 +20,19 @@ from kvevents.engine.config import EngineConfig
 from kvevents.recorder import EventRecorder
 
 
-def make_tree(config: EngineConfig, *, records: bool) -> PrefixCache:
+def make_tree(config: EngineConfig, *, records: bool, store: TierStore | None = None) -> PrefixCache:
     """The cache of a rank.
 
     Args:
         config: the engine's settings; its `cache` is one of `TREES`.
         records: whether events are wanted.
+        store: what is below host memory, if the cache is `hierarchical`; None: nothing.
+
+    Raises:
+        ConfigError: the store has blocks of a cache with other pages.
     """
     event_format = config.kv_events.format if config.kv_events else "default"
+    below = {} if store is None else {"storage": store}
     return TREES[config.cache](
         config,
         page_size=config.page_size,
@@ -34,6 +40,7 @@ def make_tree(config: EngineConfig, *, records: bool) -> PrefixCache:
         eviction_policy=config.eviction_policy,
         recorder=EventRecorder(config.page_size, event_format=event_format, enabled=records),
         announce_groups=config.announce_groups,
+        **below,
     )
 
 
@@ -53,10 +60,13 @@ def _unified(config: EngineConfig, **settings: Unpack[CacheSettings]) -> Unified
     return UnifiedRadixCache(components=_layers(config), **settings)
 
 
-def _hierarchical(config: EngineConfig, **settings: Unpack[CacheSettings]) -> HiRadixCache:
+def _hierarchical(
+    config: EngineConfig, *, storage: TierStore | None = None, **settings: Unpack[CacheSettings]
+) -> HiRadixCache:
     return HiRadixCache(
         host_tokens=config.host_capacity,
         write_policy=config.write_policy or "write_through",
+        storage=storage,
         components=_layers(config),
         **settings,
     )

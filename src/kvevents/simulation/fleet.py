@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -12,6 +13,12 @@ from kvevents.simulation.children import Child
 
 STREAM_INTERVAL = 64
 """Outputs between two chunks of a stream: the first token counts, the others need no message each."""
+
+
+_KIND_OPTIONS: Mapping[CacheName, Sequence[str]] = MappingProxyType(
+    dict.fromkeys(HYBRID_CACHES, ("--announce-groups",)) | {"hierarchical": ("--storage", "memory")}
+)
+"""What shows more of engines of a kind."""
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +121,7 @@ def _engine_arguments(settings: FleetSettings) -> list[str]:
         "speed": settings.speed,
         "kv-events-config": msgspec.json.encode(events).decode(),
     }
-    hybrid = ["--announce-groups"] if settings.cache in HYBRID_CACHES else []
-    return ["engine", *_words(options), *hybrid]
+    return ["engine", *_words(options), *_KIND_OPTIONS.get(settings.cache, ())]
 
 
 def _router_arguments(settings: FleetSettings, engines: list[str]) -> list[str]:
