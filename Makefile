@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+DEBIAN := nats-server
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-rust lint format bench soak clean
+.PHONY: help setup system-packages demo test test-unit test-rust lint format bench soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
@@ -23,6 +24,14 @@ $(VENV)/.built: $(VENV)/.ready $(RUST)
 	@touch $@
 
 setup: $(VENV)/.built  ## the environment in .venv with kvevents built into it
+
+system-packages:  ## Debian packages that some tests need (as root; elsewhere those tests are skipped, in CI they fail)
+	@missing=; for package in $(DEBIAN); do \
+		dpkg -s $$package >/dev/null 2>&1 || missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "not root: as root, apt-get install$$missing" >&2; exit 0; fi; \
+	apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $$missing
 
 demo: setup  ## replay a real trace through four engines, round robin and KV-aware
 	$(BIN)/kvevents demo

@@ -50,6 +50,8 @@ class Reason(enum.StrEnum):
     SINK_FAILED = "sink-failed"
     TOPIC_MISMATCH = "topic-mismatch"
     NOTHING_LIVE = "nothing-live"
+    LEASE_EXPIRED = "lease-expired"
+    LEFT = "left"
     INTERNAL_ERROR = "internal-error"
 
 
