@@ -12,7 +12,7 @@ use kvevents_core::index::{
 use kvevents_core::wire::{Limits, Raw};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyDict, PyList};
 
 use crate::buffers::TokenArgument;
@@ -46,10 +46,12 @@ impl WorkerHandle {
 }
 
 /// A worker as Python names it.
+///
+/// The id first: what is tried in vain costs as much as a small batch.
 #[derive(FromPyObject)]
 enum WorkerArgument<'py> {
+    Id(PyBackedStr),
     Handle(PyRef<'py, WorkerHandle>),
-    Id(String),
 }
 
 impl WorkerArgument<'_> {
