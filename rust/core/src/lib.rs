@@ -7,6 +7,7 @@ pub mod hash;
 pub mod index;
 pub mod pages;
 pub mod recorder;
+pub mod relay;
 pub mod slots;
 pub mod tokens;
 pub mod wire;

@@ -12,6 +12,7 @@ mod hashing;
 mod index;
 mod numbers;
 mod recorder;
+mod relay;
 mod slots;
 mod tokens;
 mod wire;
@@ -29,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
     add_submodule(module, "recorder", recorder::register)?;
+    add_submodule(module, "relay", relay::register)?;
     add_submodule(module, "slots", slots::register)?;
     add_submodule(module, "tokens", tokens::register)?;
     add_submodule(module, "wire", wire::register)?;

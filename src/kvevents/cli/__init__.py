@@ -25,6 +25,7 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
     "engine": "Serve a simulated engine over HTTP.",
+    "relay": "Coalesce engines' events, beside them, for whoever reads them.",
     "serve": "Route requests to the engines that have their prompts cached.",
     "tail": "Print the live events of a worker.",
 }

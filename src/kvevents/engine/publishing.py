@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Self
 
 from kvevents.engine.config import KVEventsConfig
-from kvevents.engine.ports import settle_ports
 from kvevents.errors import TransportError
 from kvevents.index import GroupSpec
 from kvevents.transport import ZmqPublisher
 from kvevents.transport.endpoints import Endpoint
+from kvevents.transport.ports import settle_ports
 
 _ATTEMPTS = 10
 

@@ -7,8 +7,8 @@ use super::{Encoded, Scope, Standing};
 use crate::wire::{EngineHash, Event, Field, Fields, NoPlace, Stored, Tag, Writer};
 
 /// An event with all that it said. Hashes stay in the form they came in.
-#[derive(Debug)]
-pub(super) struct Carried {
+#[derive(Clone, Debug)]
+pub(crate) struct Carried {
     kind: Kind,
     /// Keys of the blocks, the same for every form of a hash.
     keys: Vec<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Carried {
     last: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Kind {
     Stored(Box<Body>),
     Removed(Frame),
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 /// What a store says of its blocks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Body {
     frame: Frame,
     parent: Option<(u64, Box<[u8]>)>,
@@ -95,6 +95,27 @@ impl Carried {
         let blocks = self.keys.len();
         let has_all_entries = body.extra_keys.as_ref().is_none_or(|entries| entries.len() == blocks);
         has_all_entries && (blocks as u64).checked_mul(body.block_size) == Some(body.tokens.len() as u64)
+    }
+
+    /// Of a store: whether it would be aligned if it named so many blocks.
+    pub fn would_align(&self, blocks: usize) -> bool {
+        match &self.kind {
+            Kind::Stored(body) => (blocks as u64).checked_mul(body.block_size) == Some(body.tokens.len() as u64),
+            _ => false,
+        }
+    }
+
+    /// Keep the blocks at these positions; of an aligned store, they are the first so many. Another store keeps all of its
+    /// tokens.
+    pub fn keep(&mut self, keep: &[bool]) {
+        if self.standing().aligned {
+            self.retain(keep);
+        } else {
+            let mut kept = keep.iter();
+            self.keys.retain(|_| *kept.next().unwrap_or(&false));
+            self.hashes.retain(keep);
+            self.last = self.hashes.start_of_last();
+        }
     }
 
     fn view(&self) -> View<&[u8], &Frame> {

@@ -7,7 +7,7 @@ use super::encoded::frame_bytes;
 use crate::wire::{Event, Field, Fields, NoPlace, Tag, Writer};
 
 /// What an event says besides its blocks: what must be equal in events that are folded into each other.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub tag: Tag,
     /// Where the blocks are, or are no more.

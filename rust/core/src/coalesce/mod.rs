@@ -23,9 +23,12 @@ mod order;
 mod standing;
 mod window;
 
+pub(crate) use carried::Carried;
 pub use coalescer::{Coalescer, Refused, Settings, Stats};
 pub(crate) use encoded::{Encoded, frame_bytes};
 pub use merge::Cap;
+#[cfg(test)]
+pub(crate) use standing::Place;
 pub(crate) use standing::{Scope, Standing};
 pub(crate) use window::{Act, Barrier, Next, Waiting, Window};
 

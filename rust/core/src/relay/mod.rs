@@ -1,0 +1,13 @@
+//! What a relay keeps of the streams it passes on.
+//!
+//! | file | what |
+//! |---|---|
+//! | `log` | the compacted log of one rank: batches in, the batches that are left of them out |
+//! | `erasure` | which announcements of a log nobody needs |
+//! | `copies` | what all kinds of consumers hold of one block |
+
+mod copies;
+mod erasure;
+mod log;
+
+pub use log::CompactedLog;

@@ -1,0 +1,142 @@
+"""`kvevents relay`: beside an engine, its events coalesced."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from kvevents.cli.duration import Duration
+from kvevents.cli.options import Count, Rate
+from kvevents.cli.output import Json, note, print_json
+from kvevents.errors import ConfigError
+from kvevents.transport import Source, SourceState, discover, rank_sources
+from kvevents.transport.relay import Relay, RelaySettings, RelayStats, StreamStats
+
+_DEFAULTS = RelaySettings()
+
+
+def relay(
+    *workers: str,
+    endpoint: str = "tcp://127.0.0.1:*",
+    replay_endpoint: str = "tcp://127.0.0.1:*",
+    window: Duration = _DEFAULTS.window_s,
+    coalesce: Literal["off", "adjacent", "chain", "compact"] = _DEFAULTS.coalesce,
+    dialect: Literal["auto", "sglang", "sglang-array", "vllm", "vllm-array"] = _DEFAULTS.dialect,
+    log: Path | None = None,
+    topic: str | None = None,
+    source_replay: str | None = None,
+    source_topic: str = "",
+    source_ranks: Count = 1,
+    bind: bool = False,
+    replay_mib: Rate = _DEFAULTS.replay_bytes / 2**20,
+    replay_time: Duration = _DEFAULTS.replay_s,
+    every: Duration = 10.0,
+    json: Json = False,
+) -> None:
+    """Follow engines' events and publish them anew, coalesced: consumers read the relay as if it were the engine.
+
+    Once it listens it prints one line of JSON that says where. Then it tells on stderr what goes through, and every
+    change of a source's state. SIGINT and SIGTERM send what waits and stop it.
+
+    Example: `kvevents relay http://127.0.0.1:30000 --log /var/lib/kvevents --window 20ms`
+
+    Example: `kvevents relay tcp://127.0.0.1:5557 --bind --source-replay tcp://127.0.0.1:5558`
+
+    Args:
+        workers: Base URLs of engines, whose server info names their sockets, or the ZMQ socket of one engine itself.
+        endpoint: Where the first engine's rank 0 is published. Further ranks and engines take the next ports, or with
+            port * or 0 free ones, which the log remembers.
+        replay_endpoint: The same for the sockets that repeat batches.
+        window: How long an event waits for others, such as 20ms.
+        coalesce: How far the events of a window are merged: off, adjacent, chain or compact.
+        dialect: How they are written; auto is as the engine does.
+        log: A folder for what the relay needs to go on after a restart. Without it, a restart is a new beginning.
+        topic: What batches are published under; by default the engine's topic.
+        source_replay: The socket that repeats the engine's batches, if it is given by its socket.
+        source_topic: The engine's topic, if it is given by its socket.
+        source_ranks: Its data-parallel ranks, if it is given by its socket.
+        bind: Bind the engine's sockets: for a vLLM whose endpoint names a host, which connects.
+        replay_mib: Recent batches that are kept as they were sent; what older ones say is kept in compacted form.
+        replay_time: Those that are older are compacted too, such as 10m.
+        every: How often rates are told.
+        json: Rates and states are JSON lines on stdout.
+    """
+    sources = [
+        source for worker in workers for source in _sources(worker, source_replay, source_topic, source_ranks, bind)
+    ]
+    if not sources:
+        raise ConfigError("relay: expected the URL or the socket of at least one engine; see --help")
+    settings = RelaySettings(
+        window_s=window,
+        coalesce=coalesce,
+        dialect=dialect,
+        replay_bytes=int(replay_mib * 2**20),
+        replay_s=replay_time,
+    )
+    tell = _tell_json if json else _tell
+    with (
+        _until_signal() as stopped,
+        Relay(
+            sources, endpoint, replay_listen=replay_endpoint, topic=topic, settings=settings, on_state=tell
+        ) as running,
+    ):
+        names = dict.fromkeys(source.worker_id for source in sources)
+        print_json({"workers": [{"worker_id": name, "kv_events": running.describe(name)} for name in names]})
+        if log is None:
+            note("no --log: after a restart consumers have to begin anew")
+        before = StreamStats()
+        while not stopped.wait(every):
+            before = _tell_rates(running.stats(), before, every, json=json)
+
+
+def _sources(worker: str, replay: str | None, topic: str, ranks: int, bind: bool) -> list[Source]:
+    if not worker.startswith(("http://", "https://")):
+        return rank_sources(worker, worker, ranks, replay_endpoint=replay, topic=topic, bind=bind or None)
+    if replay or topic or ranks > 1:
+        raise ConfigError(
+            f"{worker}: its server info says what --source-replay, -topic and -ranks would; leave them out"
+        )
+    return discover(worker, bind=bind or None)
+
+
+def _tell(worker_id: str, dp_rank: int | None, state: SourceState) -> None:
+    rank = "" if dp_rank is None else f"/{dp_rank}"
+    note(f"{worker_id}{rank} is {state.state}: {state.reason}")
+
+
+def _tell_json(worker_id: str, dp_rank: int | None, state: SourceState) -> None:
+    print_json({"worker_id": worker_id, "dp_rank": dp_rank, "state": state.state, "reason": state.reason})
+
+
+def _tell_rates(stats: RelayStats, before: StreamStats, seconds: float, *, json: bool) -> StreamStats:
+    total = stats.total()
+    if json:
+        print_json(stats)
+        return total
+    batches, sent = total.received - before.received, total.sent - before.sent
+    size, sent_size = total.received_bytes - before.received_bytes, total.sent_bytes - before.sent_bytes
+    if batches or sent:
+        fewer = (
+            f"{batches / sent:.1f} times fewer batches, {size / sent_size:.1f} times fewer bytes"
+            if sent
+            else "none out"
+        )
+        note(f"{batches / seconds:.0f} batches/s and {size / seconds / 1e6:.2f} MB/s in; {fewer}")
+    for name in ("refused", "gaps", "missing", "unread_fields", "waits", "log_errors"):
+        if new := getattr(total, name) - getattr(before, name):
+            note(f"{name.replace('_', ' ')}: {new} more, {getattr(total, name)} in all")
+    return total
+
+
+@contextlib.contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stopped = threading.Event()
+    previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

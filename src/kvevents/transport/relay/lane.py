@@ -1,0 +1,131 @@
+"""The window of one rank."""
+
+import time
+from typing import Literal
+
+import msgspec
+
+from kvevents.coalescing import Coalescer
+from kvevents.events import AllBlocksCleared, KVCacheEvent, KVEventBatch, SkippedEvent
+from kvevents.transport.relay.dialects import recognise
+from kvevents.transport.relay.settings import Level
+from kvevents.transport.relay.stats import StreamStats
+from kvevents.wire import Dialect, encode_batch
+
+_TRIES = 100
+"""Batches that are looked at to tell the source's dialect."""
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    ts: msgspec.Raw
+    events: msgspec.Raw
+    dp_rank: int | None = None
+
+
+class _BatchMap(msgspec.Struct):
+    attn_dp_rank: int | None = None
+    data_parallel_rank: int | None = None
+    dp_rank: int | None = None
+
+
+_ARRAY = msgspec.msgpack.Decoder(_Batch)
+_MAP = msgspec.msgpack.Decoder(_BatchMap)
+
+
+def batch_rank(payload: bytes) -> int | None:
+    """The rank that a batch names; None if it names none, or cannot be read (who reads it says why)."""
+    try:
+        return _ARRAY.decode(payload).dp_rank
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    try:
+        ranks = _MAP.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    given = (ranks.attn_dp_rank, ranks.data_parallel_rank, ranks.dp_rank)
+    return next((rank for rank in given if rank is not None), None)
+
+
+class Lane:
+    """Batches of one rank go in, one batch of a window comes out.
+
+    Args:
+        rank: what the batches name.
+        coalesce: the level.
+        dialect: how to write.
+        stats: where its counts go.
+
+    Attributes:
+        rank: as given.
+        dialect: as far as it is known.
+    """
+
+    def __init__(
+        self, rank: int | None, coalesce: Level, dialect: Dialect | Literal["auto"], stats: StreamStats
+    ) -> None:
+        self.rank = rank
+        self.dialect: Dialect = "sglang" if dialect == "auto" else dialect
+        self._level = coalesce
+        self._stats = stats
+        self._tries = _TRIES if dialect == "auto" else 0
+        self._coalescer = Coalescer(coalesce, dialect=self.dialect)
+        self._ready: list[bytes] = []
+        self._ready_bytes = 0
+        self._counted = (0, 0, 0, 0, 0)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits."""
+        return self._ready_bytes + self._coalescer.pending_bytes
+
+    def add(self, payload: bytes) -> list[SkippedEvent]:
+        """Adds a batch; which of its events could not be read.
+
+        Raises:
+            WireError: it is no batch.
+            ValueError: the dialect has no place for what it says.
+        """
+        if self._tries:
+            self._look_at(payload)
+        return self._coalescer.add(payload)
+
+    def say(self, events: list[KVCacheEvent]) -> None:
+        """Adds a batch of the relay's own."""
+        self._coalescer.add(self.encode(events))
+
+    def clear(self) -> None:
+        """Adds that nothing is held any more."""
+        self.say([AllBlocksCleared()])
+
+    def encode(self, events: list[KVCacheEvent]) -> bytes:
+        """A batch of the relay's own."""
+        return encode_batch(KVEventBatch(time.time(), events, self.rank), dialect=self.dialect)
+
+    def take(self) -> list[bytes]:
+        """What waits, as batches; nearly always one."""
+        ready, self._ready, self._ready_bytes = self._ready, [], 0
+        last = self._coalescer.take_batch()
+        self._count()
+        return ready if last is None else [*ready, last]
+
+    def _look_at(self, payload: bytes) -> None:
+        try:
+            found = recognise(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, IndexError):
+            return  # who reads it says what is wrong with it
+        self._tries = 0 if found is not None else self._tries - 1
+        if found not in {None, self.dialect}:
+            assert found is not None
+            self._ready = self.take()
+            self._ready_bytes = sum(map(len, self._ready))
+            self.dialect = found
+            self._coalescer = Coalescer(self._level, dialect=found)
+            self._counted = (0, 0, 0, 0, 0)
+
+    def _count(self) -> None:
+        now = self._coalescer.stats()
+        counted = (now.events, now.coalesced_events, now.unread_events, now.unread_fields, now.cancelled_blocks)
+        names = ("received_events", "sent_events", "unread_events", "unread_fields", "cancelled_blocks")
+        for name, new, old in zip(names, counted, self._counted, strict=True):
+            setattr(self._stats, name, getattr(self._stats, name) + new - old)
+        self._counted = counted
