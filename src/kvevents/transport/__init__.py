@@ -3,6 +3,7 @@
 from kvevents.transport.discovery import discover
 from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
 from kvevents.transport.publisher import PublisherStats, ZmqPublisher
+from kvevents.transport.relay import Relay, RelaySettings
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink
 from kvevents.transport.snapshot import Snapshot, SnapshotProvider
@@ -18,6 +19,8 @@ __all__ = [
     "EventSink",
     "PublisherStats",
     "Reason",
+    "Relay",
+    "RelaySettings",
     "Snapshot",
     "SnapshotDownload",
     "SnapshotProvider",

@@ -82,7 +82,9 @@ impl Copies {
     fn take(&mut self, place: Place) {
         for (known, copies) in &mut self.places {
             if *known == place {
-                copies.iter_mut().for_each(|copies| *copies = copies.saturating_sub(1));
+                for copies in copies {
+                    *copies = copies.saturating_sub(1);
+                }
             }
         }
     }
@@ -97,9 +99,9 @@ impl Copies {
     pub fn takers(&self, place: Place) -> Kinds {
         let mut takers = 0b11;
         for (known, copies) in &self.places {
-            for kind in 2..KINDS {
+            for (kind, &copies) in copies.iter().enumerate().skip(2) {
                 let is_here = kind < 4 || *known == place;
-                takers |= Kinds::from(is_here && copies[kind] > 0) << kind;
+                takers |= Kinds::from(is_here && copies > 0) << kind;
             }
         }
         takers
