@@ -1,6 +1,6 @@
 """What does a prefix cache cost an engine, against SGLang's caches, and does it stay as it is over a long run?
 
-    python -m benchmarks.cache [--rounds 40] [--operations 100000] [--torch]
+    python -m benchmarks.cache [--rounds 40] [--operations 200000] [--torch]
 
 insert: one new prompt of 64 pages is cached and announced, and its events are taken as bytes. 50 prompts a round, each
 round in a new cache; the contestants take turns, medians of the rounds, in time of the processor. SGLang is given the
@@ -11,8 +11,9 @@ by ours, from 64-bit ids, as it requires, by SGLang.
 
 mixed: requests with Zipf-distributed prompts are matched, locked, inserted and unlocked in a cache that is always full,
 and batches are taken; now and then an eviction asks for more than 1,000 nodes, which is counted apart. Each operation's
-own time of the processor, garbage collection included, and the resident memory from a fifth of the run on: samples at
-even distances, the last one at the end.
+own time of the processor, garbage collection included, how much of the slowest ones that was, and the resident memory
+in the second half of the run: samples at even distances, the last one at the end, with the nodes of the tree. The first
+half is the warm-up: the tree has as many pages all the time, but up to about 900,000 operations ever more nodes.
 
 SGLang's tree core in Rust is linked against PyTorch, which `--torch` fetches (several gigabytes). It is measured
 without the cache around it. Without PyTorch the Python cache keeps slots in arrays, which are cheaper than tensors.
@@ -188,6 +189,11 @@ def measure_mixed(operations: int) -> dict[str, Any]:
         "operations": operations,
         "us": {f"p{percent:g}": round(percentile(times, percent) / 1e3, 1) for percent in (50, 99, 99.9, 99.99, 100)},
         "large_evictions": [{"nodes": nodes, "ms": round(spent / 1e6, 1)} for nodes, spent in run.large][:20],
+        "slowest": [
+            {"call": call, "ms": round(spent / 1e6, 1), "of_it_garbage_collection": round(collecting / 1e6, 1)}
+            for call, spent, collecting in sorted(run.slow, key=lambda slow: -slow.nanoseconds)[:5]
+        ],
+        "nodes": [*run.nodes[::tenth], run.nodes[-1]],
         "resident_mb": [round(size / 1e6, 1) for size in [*resident[::tenth], resident[-1]]],
         "resident_end_over_start": round(statistics.mean(resident[-tenth:]) / statistics.mean(resident[:tenth]), 3),
     }
@@ -196,7 +202,7 @@ def measure_mixed(operations: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--operations", type=int, default=100_000, help="of the mixed run")
+    parser.add_argument("--operations", type=int, default=200_000, help="of the mixed run")
     parser.add_argument("--torch", action="store_true", help="install PyTorch for SGLang's caches, if it is not there")
     options = parser.parse_args()
     # First, so that nothing else is in memory.
