@@ -6,7 +6,7 @@ DEBIAN := nats-server
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages demo test test-unit test-rust lint format bench soak clean
+.PHONY: help setup system-packages demo test test-unit test-rust lint format bench soak fuzz clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
@@ -42,8 +42,8 @@ test: test-rust test-unit  ## every test
 test-unit: setup  ## the fast part: no processes, no sockets
 	$(BIN)/python -m pytest -m "not integration" --numprocesses auto --dist worksteal
 
-test-rust:  ## tests of the core crate
-	cargo test --quiet --locked -p kvevents-core
+test-rust:  ## tests of the core crate, a short fuzz campaign among them
+	cargo test --quiet --locked -p kvevents-core -p kvevents-fuzz
 
 lint: setup  ## formats, lints, types, stubs
 	cargo fmt --check
@@ -66,6 +66,21 @@ soak: setup  ## long runs: every law with 2,000 examples, the demo over its whol
 	mkdir -p docs/soak
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json
 	$(BIN)/python -m benchmarks.cache --operations 1000000
+
+# libFuzzer by hand: its instrumentation needs no nightly compiler, only a C++ one.
+FUZZ_TARGETS := wire coalesce index snapshot hash
+FUZZ_SECONDS := 300
+FUZZ_FLAGS   := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing
+
+fuzz:  ## look for inputs that break the core, guided by coverage, FUZZ_SECONDS for each of FUZZ_TARGETS
+	set -e; for target in $(FUZZ_TARGETS); do \
+		mkdir -p target/fuzz/$$target; \
+		RUSTFLAGS="$(FUZZ_FLAGS)" FUZZ_TARGET=$$target cargo run --locked --profile fuzz --target-dir target/guided \
+			--target $$(rustc -vV | sed -n 's/^host: //p') -p kvevents-fuzz --features coverage --bin guided -- target/fuzz/$$target \
+			-max_len=16384 -rss_limit_mb=2048 -timeout=10 -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=target/fuzz/; \
+	done
 
 clean:  ## remove what was built
 	rm -rf $(VENV) target build

@@ -1,0 +1,76 @@
+//! The laws: a target is a part of the core, how inputs for it are made, and what must hold for each of them.
+
+mod coalesce;
+mod hash;
+mod index;
+mod snapshot;
+mod wire;
+
+use crate::case::Case;
+use crate::corpus::PAYLOADS;
+use crate::dice::Dice;
+use crate::mutation;
+
+/// A part of the core under test.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Makes an input.
+    pub make: fn(&mut Dice) -> Vec<u8>,
+    /// Makes an input of another one.
+    pub mutate: fn(&[u8], &mut Dice) -> Vec<u8>,
+    /// Panics if an input breaks a law; whether it was one that the core takes.
+    pub check: fn(&[u8]) -> bool,
+}
+
+/// Every target.
+pub const ALL: [Target; 5] = [
+    wire::TARGET,
+    coalesce::TARGET,
+    index::TARGET,
+    snapshot::TARGET,
+    hash::TARGET,
+];
+
+/// A recorded payload, mostly changed.
+fn payload(dice: &mut Dice) -> Vec<u8> {
+    let recorded = dice.one(&PAYLOADS).clone();
+    if dice.once_in(8) {
+        recorded
+    } else {
+        mutation::payload(&recorded, &PAYLOADS, dice)
+    }
+}
+
+/// A few payloads that have to do with each other: some are made of the one before.
+fn case(dice: &mut Dice) -> Vec<u8> {
+    let mut payloads: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..=dice.below(6) {
+        let next = match payloads.last() {
+            Some(last) if !dice.once_in(3) => mutation::payload(last, &PAYLOADS, dice),
+            _ => payload(dice),
+        };
+        payloads.push(next);
+    }
+    Case {
+        seed: dice.number(),
+        payloads,
+    }
+    .write()
+}
+
+/// A case with one of its payloads changed, or with other settings.
+fn other_case(data: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut case = Case::read(data);
+    match dice.below(8) {
+        0 => case.seed = dice.number(),
+        1 => case.payloads.push(payload(dice)),
+        _ if case.payloads.is_empty() => case.payloads.push(payload(dice)),
+        _ => {
+            let place = dice.below(case.payloads.len());
+            case.payloads[place] = mutation::payload(&case.payloads[place], &PAYLOADS, dice);
+        }
+    }
+    case.write()
+}
