@@ -61,6 +61,23 @@ def first_live(sub: "zmq.Socket[bytes]", publish: Callable[[], Any]) -> list[byt
     raise AssertionError("nothing came through")
 
 
+@contextlib.contextmanager
+def out_of_breath(publisher: Any) -> Iterator[None]:
+    """The publisher's thread that sends stands still, as it would on a machine that is out of breath."""
+    gate, send = threading.Event(), publisher._send
+
+    def held_up(sequence: int, payload: bytes) -> None:
+        gate.wait()
+        send(sequence, payload)
+
+    publisher._send = held_up
+    try:
+        yield
+    finally:
+        del publisher._send
+        gate.set()
+
+
 class PlainEngine:
     """A publisher by the book: PUB and ROUTER with a replay buffer, which tests may falsify.
 

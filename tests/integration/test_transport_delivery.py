@@ -9,7 +9,7 @@ from goldens import archive, capture
 from kvevents.transport import DeliverySettings, Reason, Source, SourceState, State, Subscriber, ZmqPublisher
 from kvevents.wire import decode_batch
 from recording_sink import RecordingSink
-from zmq_peers import PlainEngine, until
+from zmq_peers import PlainEngine, out_of_breath, until
 
 pytestmark = pytest.mark.integration
 
@@ -182,7 +182,7 @@ def test_case_16_recorded_replies_of_vllm_are_applied_as_they_were_sent(name: st
         assert sink.payloads() == [frames[-1] for frames in first_answer]
 
 
-def test_case_17_a_dropped_batch_is_a_gap_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_17_what_a_full_queue_drops_from_the_live_stream_is_a_gap_that_a_replay_repairs() -> None:
     sink = RecordingSink()
     any_port = "tcp://127.0.0.1:*"
     with ZmqPublisher(any_port, replay_endpoint=any_port, max_queue_size=1) as publisher:
@@ -190,17 +190,26 @@ def test_case_17_a_dropped_batch_is_a_gap_that_is_said(monkeypatch: pytest.Monke
         with Subscriber([link], sink, settings=PATIENT) as subscriber:
             assert subscriber.wait_live(20)
             until(lambda: publisher.publish(b"x") >= 0 and sink.applied)
+            with out_of_breath(publisher):
+                for n in range(10):
+                    publisher.publish(b"burst %d" % n)
             until(lambda: publisher.stats().queued == 0)
-            with monkeypatch.context() as paused:
-                paused.setattr(publisher, "_send_queued", lambda: 0)
-                for _ in range(10):
-                    publisher.publish(b"burst")
-            publisher._wakeup.set()
-            until(lambda: publisher.stats().queued == 0)
-            publisher.publish(b"after")
-            until(lambda: sink.applied[-1][2] == b"after")
-            state = reached(subscriber, State.DEGRADED, Reason.BATCH_MISSING)
-            assert state.counters.missing == publisher.stats().dropped >= 9
+            last = publisher.publish(b"after")
+            until(lambda: sink.sequences() == list(range(last + 1)))
+            assert publisher.stats().dropped >= 8
+            state = reached(subscriber, State.LIVE)
+            assert (state.counters.gaps, state.counters.missing) == (1, 0)
+
+
+def test_case_17_a_number_that_an_engine_used_up_without_a_batch_is_said() -> None:
+    sink = RecordingSink()
+    with PlainEngine() as engine, Subscriber([source(engine)], sink, settings=PATIENT) as subscriber:
+        assert subscriber.wait_live(20)
+        until(lambda: engine.publish(b"x") >= 0 and sink.applied)
+        last = engine.publish(b"x")
+        engine.publish(b"after", sequence=last + 4)
+        state = reached(subscriber, State.DEGRADED, Reason.BATCH_MISSING)
+        assert state.counters.missing == 3
 
 
 def test_case_18_a_lost_last_batch_of_an_idle_engine_is_found() -> None:

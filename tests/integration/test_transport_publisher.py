@@ -1,17 +1,23 @@
 """`ZmqPublisher` as a consumer sees it that was written against SGLang or vLLM."""
 
 import contextlib
+import resource
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
 from kvevents.errors import ConfigError, TransportError
 from kvevents.events import BlockRemoved, KVEventBatch
-from kvevents.transport import ZmqPublisher
-from kvevents.wire import decode_batch
-from zmq_peers import END, first_live, number, replay, sockets, until
+from kvevents.hashing import HashChain
+from kvevents.recorder import EventRecorder
+from kvevents.transport import SnapshotDownload, ZmqPublisher
+from kvevents.transport.snapshot import SNAPSHOT_MARK, digest_of
+from kvevents.wire import Dialect, decode_batch
+from zmq_peers import END, first_live, number, out_of_breath, replay, sockets, until
 
 pytestmark = pytest.mark.integration
 ANY = "tcp://127.0.0.1:*"
@@ -89,16 +95,39 @@ def test_batches_are_encoded_and_get_the_publishers_rank() -> None:
     batch = KVEventBatch(ts=1.0, events=[BlockRemoved([7], medium="GPU")])
     with ZmqPublisher(ANY, replay_endpoint=ANY, dp_rank=3) as publisher, sockets() as make:
         publisher.publish(batch)
-        publisher.publish(KVEventBatch(ts=2.0, events=[], attn_dp_rank=0))
         assert batch.attn_dp_rank is None
-        until(lambda: publisher.stats().published == 2)
         assert publisher.replay_endpoint is not None
         dealer = make(zmq.DEALER)
         dealer.connect(publisher.replay_endpoint)
-        first, second, _ = replay(dealer, 0)
+        first, _ = replay(dealer, 0)
         assert decode_batch(first[3]).attn_dp_rank == 3
         assert decode_batch(first[3]).events == batch.events
-        assert decode_batch(second[3]).attn_dp_rank == 0
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "sglang-array", "vllm", "vllm-array"])
+@pytest.mark.parametrize("rank", [0, 3, 300])
+def test_a_batch_of_another_rank_is_refused_where_it_would_be_taken_for_that_ranks(dialect: Dialect, rank: int) -> None:
+    recorder = EventRecorder(1)
+    recorder.store(HashChain.root(1).extend([5]), [5])
+    with ZmqPublisher("inproc://ranks", dp_rank=3, bind=True) as publisher:
+        payload = recorder.take_batch(dp_rank=rank, dialect=dialect)
+        assert payload is not None
+        if rank == 3:
+            assert publisher.publish(payload) == 0
+            return
+        for batch in (payload, KVEventBatch(1.0, [], attn_dp_rank=rank)):
+            with pytest.raises(ConfigError, match=rf"batch of rank {rank}: expected rank 3.*take_batch\(dp_rank=3\)"):
+                publisher.publish(batch)
+        assert publisher.stats().last_sequence is None, "no number was used"
+    with ZmqPublisher("inproc://ranks", dp_rank=None, bind=True) as publisher:
+        assert publisher.publish(payload) == 0
+
+
+def test_batches_that_name_no_rank_and_bytes_that_are_no_batch_pass() -> None:
+    with ZmqPublisher("inproc://no-rank", dp_rank=3) as publisher:
+        for payload in (b"", b"\xc1", b"\x92\x00\x90", b"\x93\x00\x90\xc0", b"\x82\xa2ts\x00\xa6events\x90"):
+            publisher.publish(payload)
+        until(lambda: publisher.stats().published == 5)
 
 
 def test_any_buffer_is_a_payload_and_nothing_else_is() -> None:
@@ -115,24 +144,31 @@ def test_any_buffer_is_a_payload_and_nothing_else_is() -> None:
         assert [frames[3] for frames in replay(dealer, 0)] == [b"array", b"view", b""]
 
 
-def test_a_full_queue_drops_whole_batches_and_their_numbers_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ZmqPublisher(ANY, replay_endpoint=ANY, max_queue_size=1) as publisher, sockets() as make:
-        # The thread that sends stands still, as it would in front of a machine that is out of breath.
-        with monkeypatch.context() as paused:
-            paused.setattr(publisher, "_send_queued", lambda: 0)
+def test_a_full_queue_drops_whole_batches_from_the_live_stream_and_they_are_repeated_all_the_same() -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY, topic="kv", max_queue_size=1) as publisher, sockets() as make:
+        sub = make(zmq.SUB, subscribe=b"kv")
+        sub.connect(publisher.endpoint)
+        _, before, _ = first_live(sub, lambda: publisher.publish(b"x"))
+        until(lambda: publisher.stats().queued == 0)
+        while sub.poll(50):
+            _, before, _ = sub.recv_multipart()
+        start = int.from_bytes(before, "big") + 1
+        with out_of_breath(publisher):
+            publisher.publish(b"0")
+            until(lambda: publisher.stats().queued == 0)
             began = time.monotonic()
-            assert [publisher.publish(b"%d" % n) for n in range(10)] == list(range(10))
+            assert [publisher.publish(b"%d" % n) for n in range(1, 10)] == list(range(start + 1, start + 10))
             assert time.monotonic() - began < 1.0
             stats = publisher.stats()
-            assert (stats.dropped, stats.queued, stats.last_sequence) == (9, 1, 9)
-        publisher._wakeup.set()
-        until(lambda: publisher.stats().queued == 0)
+            assert (stats.dropped, stats.queued, stats.last_sequence) == (8, 1, start + 9)
+        until(lambda: publisher.stats().published == start + 2)
         publisher.publish(b"after")
-        until(lambda: publisher.stats().published == 2)
+        live = [sub.recv_multipart()[1:] for _ in range(3)]
+        assert live == [[number(start), b"0"], [number(start + 1), b"1"], [number(start + 10), b"after"]]
         assert publisher.replay_endpoint is not None
         dealer = make(zmq.DEALER)
         dealer.connect(publisher.replay_endpoint)
-        assert [frames[2:] for frames in replay(dealer, 0)] == [[number(0), b"0"], [number(10), b"after"], [END, b""]]
+        assert [frames[2] for frames in replay(dealer, start)] == [number(start + n) for n in range(11)] + [END]
 
 
 def test_close_loses_nothing_that_was_queued_and_can_be_repeated() -> None:
@@ -255,3 +291,83 @@ def test_what_cannot_be_bound_says_why(endpoint: str, says: str) -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ZmqPublisher(**({"endpoint": ANY} | settings))  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_memory_is_bounded_while_a_consumer_takes_nothing() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    limits: dict[str, Any] = {"buffer_steps": 50, "hwm": 50, "max_queue_size": 50, "linger_s": 0}
+    with ZmqPublisher(ANY, replay_endpoint=ANY, **limits) as publisher, sockets() as make:
+        sub = make(zmq.SUB, subscribe=b"", rcvhwm=1, rcvbuf=1 << 16)
+        sub.connect(publisher.endpoint)
+        first_live(sub, lambda: publisher.publish(b"x"))
+        before = resident()
+        for n in range(4_000):
+            publisher.publish(n.to_bytes(4, "big") + bytes(1 << 16))
+        until(lambda: publisher.stats().queued == 0)
+        assert publisher.stats().published + publisher.stats().dropped >= 4_000
+        assert resident() - before < 60 << 20, "of 250 MiB that were published"
+
+
+class TestSnapshots:
+    def test_they_are_asked_for_on_the_replay_socket_and_come_in_chunks(self) -> None:
+        parts = [b"x" * (3 << 20), b"", b"tail"]
+        with ZmqPublisher(ANY, replay_endpoint=ANY, snapshot=lambda: (0, iter(parts))) as publisher:
+            publisher.publish(b"first")
+            download = downloaded(publisher.replay_endpoint)
+            assert [bytes(part) for part in download.parts()] == parts
+            assert download.head is not None
+            assert (download.head.sequence, download.head.digest) == (0, digest_of(b"first"))
+            assert (publisher.stats().snapshots, publisher.stats().snapshot_failures) == (1, 0)
+
+    def test_a_publisher_without_them_says_so_at_once(self) -> None:
+        with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher, sockets() as make:
+            publisher.publish(b"x")
+            dealer = make(zmq.DEALER)
+            assert publisher.replay_endpoint is not None
+            dealer.connect(publisher.replay_endpoint)
+            dealer.send_multipart([b"", SNAPSHOT_MARK])
+            assert dealer.recv_multipart() == [b"", b"", END, b""]
+
+    def test_a_long_one_holds_up_neither_live_batches_nor_replays(self) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow() -> tuple[int, list[bytes]]:
+            begun.set()
+            go_on.wait()
+            return 0, []
+
+        with ZmqPublisher(ANY, replay_endpoint=ANY, topic="kv", snapshot=slow) as publisher, sockets() as make:
+            assert publisher.replay_endpoint is not None
+            dealer, sub = make(zmq.DEALER), make(zmq.SUB, subscribe=b"kv")
+            dealer.connect(publisher.replay_endpoint)
+            sub.connect(publisher.endpoint)
+            dealer.send_multipart([b"", SNAPSHOT_MARK])
+            assert dealer.recv_multipart()[1] == SNAPSHOT_MARK
+            assert begun.wait(20)
+            first_live(sub, lambda: publisher.publish(b"live"))
+            assert replay(dealer, 0)[-1][2] == END
+            go_on.set()
+
+    def test_they_need_a_replay_socket(self) -> None:
+        with pytest.raises(ConfigError, match="expected a replay_endpoint"):
+            ZmqPublisher(ANY, snapshot=lambda: None)
+
+
+def downloaded(endpoint: str | None) -> SnapshotDownload:
+    assert endpoint is not None
+    download = SnapshotDownload(64 << 20)
+    with sockets() as make:
+        dealer = make(zmq.DEALER)
+        dealer.connect(endpoint)
+
+        def step() -> bool:
+            dealer.send_multipart([b"", download.request()])
+            empty, mark, head, chunk = dealer.recv_multipart()
+            assert (empty, mark) == (b"", SNAPSHOT_MARK)
+            download.take(head, chunk)
+            return download.is_complete
+
+        until(step)
+    return download

@@ -21,5 +21,6 @@ pub(crate) fn dialect(py: Python<'_>, name: &str) -> PyResult<Dialect> {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode::decode_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(decode::batch_rank, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_batch, module)?)
 }

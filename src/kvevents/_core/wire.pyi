@@ -27,6 +27,13 @@ def decode_batch(data: ReadableBuffer, /, *, strict: bool = True) -> KVEventBatc
             cannot be used; with the position of the fault. There is never a part of a batch.
     """
 
+def batch_rank(data: ReadableBuffer, /) -> int | None:
+    """The data-parallel rank that a batch names; None if it names none. Its events are passed over, not read.
+
+    Raises:
+        WireError: broken msgpack before the rank, or a rank that is no integer.
+    """
+
 def encode_batch(batch: KVEventBatch, /, *, dialect: _Dialect = "sglang") -> bytes:
     """Write a batch as one engine's payload, byte for byte as that engine writes it.
 

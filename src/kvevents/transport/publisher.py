@@ -1,21 +1,25 @@
 """Publishes batches of events the way SGLang and vLLM do, and repeats them on request."""
 
+import queue
 import threading
-from collections import deque
 from typing import Self
 
 import msgspec
 import zmq
 
-from kvevents.errors import ConfigError, TransportError
+from kvevents._core.wire import batch_rank
+from kvevents.errors import ConfigError, TransportError, WireError
 from kvevents.events import KVEventBatch
 from kvevents.transport.endpoints import binds, rank_endpoint
-from kvevents.transport.frames import END_MARK, read_request, sequence_frame
-from kvevents.transport.sockets import ZmqSocket, bind_socket, connect_socket, new_context, open_socket
-from kvevents.transport.wakeup import Wakeup
+from kvevents.transport.frames import sequence_frame
+from kvevents.transport.replay_buffer import ReplayBuffer
+from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
+from kvevents.transport.snapshot import SnapshotProvider
+from kvevents.transport.snapshot_server import SnapshotServer
+from kvevents.transport.sockets import bind_socket, connect_socket, new_context, open_socket
 from kvevents.wire import Dialect, encode_batch
 
-_BATCHES_A_TURN = 256
+_MAX_FIXINT = 0x7F
 
 
 class PublisherStats(msgspec.Struct, frozen=True):
@@ -23,13 +27,15 @@ class PublisherStats(msgspec.Struct, frozen=True):
 
     Attributes:
         published: batches handed to the live socket.
-        dropped: batches that found the queue full; each has used up its number.
+        dropped: batches that found the queue full: they have used up their number and go out through replays only.
         replayed: batches repeated through the replay socket.
         replay_requests: requests answered.
         malformed_requests: messages at the replay socket that are no request; they get no answer.
         published_bytes: payload bytes of `published`.
         queued: batches that wait for the publisher's thread.
         last_sequence: the last number used; None before the first batch.
+        snapshots: snapshots taken.
+        snapshot_failures: times there was none to be had.
     """
 
     published: int
@@ -40,24 +46,30 @@ class PublisherStats(msgspec.Struct, frozen=True):
     published_bytes: int
     queued: int
     last_sequence: int | None
+    snapshots: int = 0
+    snapshot_failures: int = 0
 
 
 class ZmqPublisher:
-    """A PUB socket for live batches and a ROUTER socket for replays, served by a thread of their own.
+    """A PUB socket for live batches and a ROUTER socket for replays and snapshots, each served by a thread of its own.
 
-    `publish` never waits for a consumer: batches go through a bounded queue, and one that finds it full
-    is dropped and counted. Its number is used up, so that consumers see the gap. Thread-safe.
+    `publish` never waits, for a consumer or for anything else: batches go through a bounded queue, and one that finds
+    it full is not sent live and counted. Its number is used up, so that consumers see the gap, and it is repeated to
+    those who ask, like every other batch. Memory is bounded by `buffer_steps` + `max_queue_size` batches and `hwm`
+    messages for each consumer. Thread-safe.
 
     Args:
         endpoint: the live socket's address for rank 0. Port 0 or `*` binds a free port.
         replay_endpoint: address of the replay socket for rank 0, always bound; None: no replays.
-        snapshot: reserved for a snapshot service; None.
+        snapshot: takes a snapshot of what consumers should hold (see `SnapshotProvider`), for those who come too late
+            for a replay; None: none are offered. Needs a replay endpoint.
         topic: what batches are published under.
         buffer_steps: how many batches can be repeated.
         hwm: messages queued for one slow consumer before ZMQ drops for it.
         max_queue_size: batches that wait for the publisher's thread.
-        dp_rank: data-parallel rank: both endpoints are moved by `rank_endpoint`, and batches without a
-            rank get it.
+        dp_rank: data-parallel rank: both endpoints are moved by `rank_endpoint`, batches given as `KVEventBatch`
+            without a rank get it, and batches that name another one are refused, since consumers would take them
+            for that rank's. None: batches of any rank (or none) pass as they are, and endpoints are used as given.
         bind: whether the live socket binds; None decides as SGLang and vLLM do (see `binds`).
         dialect: how batches given as `KVEventBatch` are encoded.
         linger_s: how long `close` waits for consumers to take what was published.
@@ -76,56 +88,62 @@ class ZmqPublisher:
         endpoint: str,
         *,
         replay_endpoint: str | None = None,
-        snapshot: None = None,
+        snapshot: SnapshotProvider | None = None,
         topic: str = "",
         buffer_steps: int = 10_000,
         hwm: int = 100_000,
         max_queue_size: int = 100_000,
-        dp_rank: int = 0,
+        dp_rank: int | None = 0,
         bind: bool | None = None,
         dialect: Dialect = "sglang",
         linger_s: float = 1.0,
     ) -> None:
-        if snapshot is not None:
-            raise ConfigError("snapshot: reserved for a later version; leave it None")
+        if snapshot is not None and replay_endpoint is None:
+            raise ConfigError("snapshot: expected a replay_endpoint with it: that is where snapshots are asked for")
         for name, value in (("buffer_steps", buffer_steps), ("hwm", hwm)):
             if value < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {value}")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size: expected 1 or more, got {max_queue_size}")
-        live = rank_endpoint(endpoint, dp_rank)
-        replay = None if replay_endpoint is None else rank_endpoint(replay_endpoint, dp_rank)
+        live = rank_endpoint(endpoint, dp_rank or 0)
+        replay = None if replay_endpoint is None else rank_endpoint(replay_endpoint, dp_rank or 0)
         self._topic = topic.encode()
         self._dp_rank = dp_rank
         self._dialect = dialect
         self._max_queue_size = max_queue_size
-        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
+        self._buffer = ReplayBuffer(buffer_steps)
         self._lock = threading.Lock()
-        self._queue: deque[tuple[int, bytes]] = deque()
-        self._next_sequence = 0
+        # Its `put` neither waits nor hands the interpreter to another thread, which a socket's would.
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._closing = False
         self._published = self._published_bytes = self._dropped = 0
-        self._replayed = self._replay_requests = self._malformed_requests = 0
 
+        linger_ms = int(linger_s * 1000)
+        self._snapshots = None if snapshot is None else SnapshotServer(snapshot, payload_of=self._buffer.get)
+        self._replays: ReplayServer | None = None
         self._context = new_context()
         self._pub = open_socket(zmq.PUB, live, self._context)
-        self._router: ZmqSocket | None = None
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
-            self._pub.setsockopt(zmq.LINGER, int(linger_s * 1000))
+            self._pub.setsockopt(zmq.LINGER, linger_ms)
             open_live = bind_socket if (binds(live) if bind is None else bind) else connect_socket
             self.endpoint = open_live(self._pub, live)
-            self.replay_endpoint: str | None = None
             if replay is not None:
-                self._router = open_socket(zmq.ROUTER, replay, self._context)
-                # ROUTER drops what does not fit; half of the mark is free at any rate once a consumer has read.
-                self._router.setsockopt(zmq.SNDHWM, 2 * (buffer_steps + 1))
-                self._router.setsockopt(zmq.LINGER, int(linger_s * 1000))
-                self.replay_endpoint = bind_socket(self._router, replay)
+                self._replays = ReplayServer(
+                    replay,
+                    self._buffer,
+                    topic=self._topic,
+                    snapshots=self._snapshots,
+                    # ROUTER drops what does not fit; half of the mark is free at any rate once a consumer has read.
+                    send_hwm=2 * (buffer_steps + 1),
+                    context=self._context,
+                    linger_ms=linger_ms,
+                )
         except BaseException:
-            self._close_sockets(linger=0)
+            self._pub.close(0)
+            self._context.term()
             raise
-        self._wakeup = Wakeup()
+        self.replay_endpoint = None if self._replays is None else self._replays.endpoint
         self._thread = threading.Thread(target=self._run, name=f"kvevents-publisher-{self.endpoint}", daemon=True)
         self._thread.start()
 
@@ -133,49 +151,53 @@ class ZmqPublisher:
         """Queues a batch and returns the sequence number it has used; never waits.
 
         Args:
-            batch: a batch, encoded here, or one that is encoded already. A queue that is full drops it
-                (see `stats`).
+            batch: a batch, encoded here, or one that is encoded already. A queue that is full drops it from the live
+                stream (see `stats`).
 
         Raises:
             TransportError: the publisher is closed.
+            ConfigError: the batch names another rank than the publisher's; no number was used.
         """
         if isinstance(batch, KVEventBatch):
             payload = self._encode(batch)
         else:
             payload = batch if isinstance(batch, bytes) else bytes(memoryview(batch))
+        self._check_rank(payload)
         with self._lock:
             if self._closing:
                 raise TransportError(f"publisher at {self.endpoint} is closed")
-            sequence = self._next_sequence
-            self._next_sequence += 1
-            if len(self._queue) >= self._max_queue_size:
+            sequence = self._buffer.append(payload)
+            if self._queue.qsize() < self._max_queue_size:
+                self._queue.put((sequence, payload))
+            else:
                 self._dropped += 1
-                return sequence
-            self._queue.append((sequence, payload))
-            is_first = len(self._queue) == 1
-        if is_first:
-            self._wakeup.set()
         return sequence
 
     def stats(self) -> PublisherStats:
-        """Counters, consistent at one moment."""
+        """Counters."""
+        replays = ReplayServerStats(0, 0, 0) if self._replays is None else self._replays.stats()
+        snapshots = None if self._snapshots is None else self._snapshots.stats()
         with self._lock:
+            used = self._buffer.next
             return PublisherStats(
                 published=self._published,
                 dropped=self._dropped,
-                replayed=self._replayed,
-                replay_requests=self._replay_requests,
-                malformed_requests=self._malformed_requests,
+                replayed=replays.replayed,
+                replay_requests=replays.requests,
+                malformed_requests=replays.malformed,
                 published_bytes=self._published_bytes,
-                queued=len(self._queue),
-                last_sequence=self._next_sequence - 1 if self._next_sequence else None,
+                queued=self._queue.qsize(),
+                last_sequence=used - 1 if used else None,
+                snapshots=0 if snapshots is None else snapshots.taken,
+                snapshot_failures=0 if snapshots is None else snapshots.failed,
             )
 
     def close(self) -> None:
         """Sends what is queued, gives consumers `linger_s` to take it, and closes the sockets; idempotent."""
         with self._lock:
-            self._closing = True
-        self._wakeup.set()
+            if not self._closing:
+                self._closing = True
+                self._queue.put(None)
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -185,71 +207,42 @@ class ZmqPublisher:
         self.close()
 
     def _encode(self, batch: KVEventBatch) -> bytes:
-        if batch.attn_dp_rank is None:
+        if batch.attn_dp_rank is None and self._dp_rank is not None:
             batch = msgspec.structs.replace(batch, attn_dp_rank=self._dp_rank)
         return encode_batch(batch, dialect=self._dialect)
 
+    def _check_rank(self, payload: bytes) -> None:
+        """Refuses a batch of another rank; one that nobody can read is not our business."""
+        own = self._dp_rank
+        # An engine's batch ends with its rank, nearly always in one byte.
+        if own is None or (payload and payload[-1] == own <= _MAX_FIXINT):
+            return
+        try:
+            rank = batch_rank(payload)
+        except WireError:
+            return
+        if rank is not None and rank != own:
+            raise ConfigError(
+                f"batch of rank {rank}: expected rank {own}, which this publisher has. Name the rank where the batch is"
+                f" made (take_batch(dp_rank={own})), or give the publisher dp_rank=None to let every rank pass"
+            )
+
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._wakeup, zmq.POLLIN)
-        if self._router is not None:
-            poller.register(self._router, zmq.POLLIN)
         try:
-            while True:
-                closing = self._closing  # read first: what was queued before it was set is still sent
-                sent = self._send_queued()
-                served = self._serve_replay()
-                if closing and not sent:
-                    break
-                if sent or served:
-                    continue
-                poller.poll()
-                self._wakeup.clear()
+            while (item := self._queue.get()) is not None:
+                self._send(*item)
         finally:
-            self._close_sockets()
-            self._wakeup.close()
+            if self._replays is not None:
+                self._replays.close()
+            if self._snapshots is not None:
+                self._snapshots.close()
+            self._pub.close()
+            self._context.term()
 
-    def _send_queued(self) -> int:
-        """Sends some of the queue, so that replays get their turn; how many were sent."""
-        with self._lock:
-            batches = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCHES_A_TURN))]
-        for sequence, payload in batches:
-            self._pub.send_multipart((self._topic, sequence_frame(sequence), payload))
-            self._buffer.append((sequence, payload))
-        with self._lock:
-            self._published += len(batches)
-            self._published_bytes += sum(len(payload) for _, payload in batches)
-        return len(batches)
-
-    def _serve_replay(self) -> bool:
-        """Answers one message at the replay socket, so that whoever asks without end holds up nothing that is live."""
-        router = self._router
-        if router is None:
-            return False
-        try:
-            frames = router.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        start = read_request(frames)
-        if start is None:
-            with self._lock:
-                self._malformed_requests += 1
-            return True
-        wanted: list[tuple[int, bytes]] = []
-        for batch in reversed(self._buffer):
-            if batch[0] < start:
-                break
-            wanted.append(batch)
-        with self._lock:
-            self._replayed += len(wanted)
-            self._replay_requests += 1
-        for sequence, payload in reversed(wanted):
-            router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
-        router.send_multipart((frames[0], b"", *END_MARK))
-        return True
-
-    def _close_sockets(self, linger: int | None = None) -> None:
-        self._pub.close(linger)
-        if self._router is not None:
-            self._router.close(linger)
-        self._context.term()
+    def _send(self, sequence: int, payload: bytes) -> None:
+        send = self._pub.send
+        send(self._topic, zmq.SNDMORE)
+        send(sequence_frame(sequence), zmq.SNDMORE)
+        send(payload)
+        self._published += 1
+        self._published_bytes += len(payload)

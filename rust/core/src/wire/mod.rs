@@ -22,7 +22,7 @@ pub use event::{Batch, Cleared, Event, FieldValue, Metadata, Removed, Skipped, S
 pub use layout::{Dialect, Layout, Shape};
 pub use limits::Limits;
 pub use names::{Field, RANK_KEYS, TYPE, Tag};
-pub use read::{read_batch, read_batch_with_ids};
+pub use read::{read_batch, read_batch_with_ids, read_rank};
 pub use values::{Elements, EngineHash, ExtraKeys, HashList, Raw, TokenList, Value};
 pub use write::{Fields, NoPlace, begin_batch, end_batch, write_event};
 pub use writer::Writer;

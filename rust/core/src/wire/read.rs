@@ -22,6 +22,32 @@ pub fn read_batch_with_ids<'a>(data: &'a [u8], limits: &Limits, ids: &mut Vec<u3
     read(data, limits, Some(ids))
 }
 
+/// The rank that a batch names, without reading its events: they are only passed over.
+pub fn read_rank(data: &[u8]) -> Result<Option<i64>, WireError> {
+    let mut cursor = Cursor::new(data);
+    match cursor.header()? {
+        Header::Array(length) if length > 2 => {
+            cursor.skip(0)?;
+            cursor.skip(0)?;
+            cursor.optional_i64(RANK_KEYS[0])
+        }
+        Header::Map(pairs) => {
+            for _ in 0..pairs {
+                let name = cursor.key()?;
+                if name.is_some_and(|name| RANK_KEYS.contains(&name)) {
+                    if let Some(rank) = cursor.optional_i64(RANK_KEYS[0])? {
+                        return Ok(Some(rank));
+                    }
+                } else {
+                    cursor.skip(0)?;
+                }
+            }
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
 fn read<'a>(data: &'a [u8], limits: &Limits, ids: Option<&mut Vec<u32>>) -> Result<Batch<'a>, WireError> {
     let limit = limits.message_bytes;
     if data.len() > limit {

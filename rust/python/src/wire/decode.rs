@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use kvevents_core::wire::{EngineHash, Event, Field, FieldValue, HashList, Limits, Raw, TokenList, read_batch};
+use kvevents_core::wire::{
+    EngineHash, Event, Field, FieldValue, HashList, Limits, Raw, TokenList, read_batch, read_rank,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -47,6 +49,14 @@ pub(super) fn decode_batch<'py>(data: &Bound<'py, PyAny>, strict: bool) -> PyRes
     classes::EVENT_BATCH
         .get(py)?
         .call1((batch.ts, events, batch.dp_rank, skipped, batch.unread_fields))
+}
+
+/// The rank that a batch names; None if it names none.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(super) fn batch_rank(data: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    let py = data.py();
+    read_rank(&payload(data)?).map_err(|error| classes::wire_error(py, &error))
 }
 
 /// The bytes of an argument: borrowed from `bytes`, copied from what may change under us.
