@@ -5,12 +5,11 @@ import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvevents.errors import TransportError
-from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
+from kvevents.events import AllBlocksCleared, BlockRemoved, KVEventBatch
 from kvevents.index import PrefixIndex
 from kvevents.transport import Reason, State
 from kvevents.wire import encode_batch
@@ -19,11 +18,10 @@ from recording_sink import RecordingSink
 
 pytest.importorskip("nats", reason="nats-py is not installed: the extra `nats`")
 
+from jetstream_fleet import PAGE, expect, expect_live, has_published, settings_for, store
 from kvevents.transport.jetstream import JetStreamPublisher, JetStreamSettings, JetStreamSubscriber
 
 pytestmark = pytest.mark.integration
-
-PAGE = 4
 
 
 @pytest.fixture
@@ -35,35 +33,6 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 @pytest.fixture
 def settings(server: NatsServer) -> JetStreamSettings:
     return settings_for(server)
-
-
-def settings_for(server: NatsServer, **given: Any) -> JetStreamSettings:
-    return JetStreamSettings(
-        servers=(server.url,), **{"lease_s": 1.5, "max_bytes": 64 << 20, "max_snapshot_bytes": 16 << 20, **given}
-    )
-
-
-def store(number: int, blocks: int = 1, rank: int | None = 0) -> bytes:
-    """A batch of new blocks: a prompt of its own."""
-    hashes = [number * 1_000 + block for block in range(blocks)]
-    tokens = [number * 100_000 + token for token in range(blocks * PAGE)]
-    return encode_batch(KVEventBatch(0.0, [BlockStored(hashes, None, tokens, PAGE, medium="GPU")], rank))
-
-
-def has_published(publisher: JetStreamPublisher, batches: int) -> bool:
-    return publisher.stats().published >= batches
-
-
-def expect_live(subscriber: JetStreamSubscriber, workers: int = 1) -> None:
-    assert subscriber.wait_live(20.0, workers=workers), (subscriber.states(), subscriber.broker)
-
-
-def expect(subscriber: JetStreamSubscriber, state: State, code: Reason, worker: str = "w") -> None:
-    def met() -> bool:
-        known = {name: source for (name, _), source in subscriber.states().items()}
-        return worker in known and (known[worker].state, known[worker].code) == (state, code)
-
-    wait_until(met, lambda: (subscriber.states(), subscriber.broker))
 
 
 def test_batches_arrive_in_order_each_once(settings: JetStreamSettings) -> None:
@@ -96,6 +65,7 @@ def test_two_workers_with_two_ranks_each_keep_apart(settings: JetStreamSettings)
             (name, rank, name) for name, rank in keys
         }
         assert {record.block_size for record in subscriber.workers()} == {PAGE}
+        wait_until(lambda: subscriber.position == 4, subscriber.states)
         held = [index.holdings(name)[rank]["GPU"] for name, rank in keys]
     assert held == [{1_000}, {2_000}, {3_000}, {4_000}]
 

@@ -19,6 +19,9 @@ from kvevents.transport.jetstream.settings import JetStreamSettings
 _log = logging.getLogger(__name__)
 
 
+_CANCEL_AGAIN_S = 0.1
+
+
 class BrokerStatus(msgspec.Struct, frozen=True):
     """How the connection stands.
 
@@ -143,17 +146,13 @@ class Broker:
         await self._stop.wait()
         if self._linger_s:
             await asyncio.wait({running}, timeout=self._linger_s)
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        leftover = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in leftover:
-            task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
+        await _end(running)
+        await _end(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     async def _run(self) -> None:
         pause = self._settings.retry_s
-        for server in itertools.cycle(self._settings.servers):
+        for attempt in itertools.count():
+            server = self._settings.servers[attempt % len(self._settings.servers)]
             if self.stopping and not self._has_work():
                 return
             try:
@@ -191,9 +190,7 @@ class Broker:
             return False
         finally:
             self._connection = None
-            for task in (serving, closed):
-                task.cancel()
-            await asyncio.gather(serving, closed, return_exceptions=True)
+            await _end(serving, closed)
             await connection.close()
 
     def _fail(self, reason: str) -> None:
@@ -212,6 +209,18 @@ class Broker:
         )
         self._on_status()
         self.tell()
+
+
+async def _end(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancels tasks until they have ended: `asyncio.wait_for` may lose a cancellation that comes with its result."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        done, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # retrieved
 
 
 def must_connect(broker: Broker, met: Callable[[], bool], timeout: float | None, what: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from typing import Self
 
@@ -83,7 +84,8 @@ class JetStreamSubscriber:
         self._turn = asyncio.Lock()  # what one message does is not mixed with anything else
         self._saving: asyncio.Task[None] | None = None
         self._saved_position = 0
-        self._next_save = 0.0
+        # Consumers that start together save at different times.
+        self._next_save = time.monotonic() + random.uniform(0, snapshot_every_s or 0.0)  # noqa: S311 - no secret
         self._broker.start()
 
     @property
