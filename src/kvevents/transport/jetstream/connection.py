@@ -14,6 +14,7 @@ from nats.js import JetStreamContext
 from kvevents.errors import TransportError
 from kvevents.transport.jetstream.settings import JetStreamSettings
 
+_CLOSE_TIMEOUT_S = 1.0
 _REFUSED = ("authorization violation", "authentication", "user authentication expired", "account authentication")
 
 
@@ -66,8 +67,7 @@ class Connection:
                     **options,
                 )
         except (OSError, TimeoutError, ValueError, ImportError, nats.errors.Error) as error:
-            with contextlib.suppress(Exception):
-                await connection.client.close()
+            await connection.close()
             raise _explain(error, connection.complaint, server, settings) from None
         return connection
 
@@ -114,8 +114,9 @@ class Connection:
 
     async def close(self) -> None:
         """Closes the socket; what was published and not yet written is written first."""
-        with contextlib.suppress(Exception):  # it is gone already
-            await self.client.close()
+        with contextlib.suppress(Exception):  # it is gone already, or a TLS handshake that failed never ends
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self.client.close()
 
     async def _on_error(self, error: Exception) -> None:
         self.complaint = str(error).removeprefix("nats: ") or type(error).__name__
