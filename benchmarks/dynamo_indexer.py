@@ -1,6 +1,5 @@
 """Dynamo's standalone indexer, `python -m dynamo.indexer`: it follows ZMQ sockets and answers over HTTP."""
 
-import http.client
 import json
 import os
 import socket
@@ -8,15 +7,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.dynamo import install_indexer
+from benchmarks.http_client import HttpClient
 from benchmarks.peers import ENVIRONMENT, Unavailable
 from benchmarks.process import processor_seconds
 
 MODEL = "model"
 _START_S = 60.0
-_PATIENCE_S = 300.0
 
 
 class DynamoIndexer:
@@ -43,34 +41,29 @@ class DynamoIndexer:
             stderr=subprocess.STDOUT,
             env={**os.environ, "DYN_LOG": "warn"},
         )
-        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
-        self._wait_until_healthy()
+        self._http = self._connect()
 
     def follow(self, endpoints: Sequence[str]) -> None:
         """Begin to follow these workers."""
         for worker, endpoint in enumerate(endpoints):
-            self.request(
-                "/register",
-                {
-                    "instance_id": worker + 1,
-                    "endpoint": endpoint,
-                    "model_name": MODEL,
-                    "block_size": self._block_size,
-                },
-            )
+            where = {"instance_id": worker + 1, "endpoint": endpoint}
+            what = {"model_name": MODEL, "block_size": self._block_size}
+            self._http.send(HttpClient.post("/register", where | what))
 
     def depths(self, tokens: Sequence[int]) -> dict[int, int]:
         """Leading blocks of a prompt by worker, of those that have any."""
-        return self._depths("/query", {"token_ids": list(tokens)})
+        scores = json.loads(self._http.send(self.query(tokens))).get("scores", {})
+        return {int(worker) - 1: ranks["0"] // self._block_size for worker, ranks in scores.items()}
 
-    def depths_by_hash(self, hashes: Sequence[int]) -> dict[int, int]:
-        """The same, for the hashes that Dynamo makes of a prompt's blocks."""
-        return self._depths("/query_by_hash", {"block_hashes": list(hashes)})
+    @staticmethod
+    def query(tokens: Sequence[int]) -> bytes:
+        """A request for a prompt."""
+        return HttpClient.post("/query", {"model_name": MODEL, "token_ids": list(tokens)})
 
     def blocks(self) -> dict[int, set[int]]:
         """All blocks that the indexer has, by worker: the engine's hashes, signed."""
         held: dict[int, set[int]] = {}
-        for model in self.request("/dump").values():
+        for model in json.loads(self._http.send(HttpClient.get("/dump"))).values():
             for told in model["events"]:
                 blocks = told["event"]["data"]["stored"]["blocks"]
                 hashes = (block["block_hash"] for block in blocks)
@@ -82,22 +75,11 @@ class DynamoIndexer:
         """What its process has used so far."""
         return processor_seconds(self._process.pid)
 
-    def request(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """POST a body, or GET without one, and read the answer.
-
-        Raises:
-            RuntimeError: the indexer refused.
-        """
-        data = None if body is None else json.dumps(body)
-        self._connection.request("GET" if data is None else "POST", path, data, {"content-type": "application/json"})
-        response = self._connection.getresponse()
-        answer = response.read()
-        if response.status >= 300:
-            raise RuntimeError(f"Dynamo's indexer answers {path} with {response.status}: {answer[:200]!r}")
-        return json.loads(answer)
-
     def close(self) -> None:
-        self._connection.close()
+        self._http.close()
+        self._stop()
+
+    def _stop(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -106,29 +88,17 @@ class DynamoIndexer:
             self._process.wait()
         self._log.close()
 
-    def _depths(self, path: str, prompt: dict[str, Any]) -> dict[int, int]:
-        scores = self.request(path, {"model_name": MODEL, **prompt}).get("scores", {})
-        return {int(worker) - 1: ranks["0"] // self._block_size for worker, ranks in scores.items()}
-
-    def _wait_until_healthy(self) -> None:
+    def _connect(self) -> HttpClient:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                self.request_health()
-            except (OSError, http.client.HTTPException):
-                self._connection.close()
+                return HttpClient(self.port)
+            except OSError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     reason = self._last_words()
-                    self.close()
+                    self._stop()
                     raise Unavailable(f"Dynamo's indexer does not start here: {reason}") from None
                 time.sleep(0.02)
-            else:
-                return
-
-    def request_health(self) -> None:
-        """GET /health, the least that it answers."""
-        self._connection.request("GET", "/health")
-        self._connection.getresponse().read()
 
     def _last_words(self) -> str:
         self._log.seek(0)

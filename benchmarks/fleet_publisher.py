@@ -24,9 +24,9 @@ class FleetPublisher:
         endpoints: list[str] = self._part.ask("open")
         return endpoints
 
-    def send(self) -> float:
-        """Once every socket has a subscriber, send all messages, numbered from 0; when that began, monotonic."""
-        started: float = self._part.ask("send")
+    def send(self, subscribers: int = 1) -> float:
+        """Once every socket has its subscribers, send all messages, numbered from 0; when that began, monotonic."""
+        started: float = self._part.ask(subscribers)
         return started
 
     def close(self) -> None:
@@ -42,16 +42,18 @@ def _publish(connection: "Connection[Any, Any]", workers: int, messages: Message
         numbered.append((worker, (b"", next_numbers[worker].to_bytes(8, "big"), payload)))
         next_numbers[worker] += 1
     while True:
-        if connection.recv() == "open":
+        message = connection.recv()
+        if message == "open":
             for socket in sockets:
                 socket.close(0)
             sockets = [context.socket(zmq.XPUB) for _ in range(workers)]
             for socket in sockets:
                 socket.sndhwm = 0
+                socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # one message for each subscriber
                 socket.bind("tcp://127.0.0.1:*")
             connection.send([address(socket) for socket in sockets])
         else:
-            for socket in sockets:
+            for socket in sockets * message:
                 socket.recv()
             started = time.monotonic()
             connection.send(started)

@@ -53,7 +53,7 @@ class Part:
     def close(self) -> None:
         self._connection.close()  # the function's next `recv` ends it
         self._process.join(10)
-        if self._process.is_alive():
+        if self._process.is_alive():  # it is still busy with what it was sent
             self._process.kill()
             self._process.join()
 

@@ -137,6 +137,7 @@ class _Session:
         self.prompt = prompt
         self.worker = worker
         self.turns = turns
+        self.has_begun = False
 
 
 class _Generator:
@@ -172,6 +173,7 @@ class _Generator:
         length = min(512, max(2, int(draw.lognormvariate(0.0, 0.5) * TURN_BLOCKS)))
         session.prompt = session.prompt + self.blocks(length)
         session.turns -= 1
+        session.has_begun = True
         if draw.random() < MOVE_SHARE:
             session.worker = draw.randrange(self.fleet.workers)
         held = self.held[session.worker]
@@ -205,5 +207,5 @@ def generate(blocks: int = 1_000_000, block_size: int = 16, workers: int = 8, se
         if session.turns <= 0:
             fleet.prompts.append(session.prompt)
             sessions[place] = generator.session()
-    fleet.prompts += [session.prompt for session in sessions]
+    fleet.prompts += [session.prompt for session in sessions if session.has_begun]
     return fleet

@@ -1,0 +1,219 @@
+"""What each benchmark's rows say: our figure beside the peer's and the floor's, and the goal that was set before."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+
+
+class Figure(NamedTuple):
+    """One line of a question's table, as text.
+
+    Attributes:
+        what: what was measured.
+        ours: our value with its unit.
+        peer: whose value is beside it, and that value.
+        floor: what cannot be undercut, with its unit.
+        ratio: the figure that the goal is about.
+        goal: as it was set; empty where there is none.
+        met: whether it is; None without a goal.
+        loses: whether a peer does better.
+    """
+
+    what: str
+    ours: str
+    peer: str = ""
+    floor: str = ""
+    ratio: str = ""
+    goal: str = ""
+    met: bool | None = None
+    loses: bool = False
+
+
+class Question(NamedTuple):
+    """How a benchmark's rows become figures.
+
+    Attributes:
+        title: the question in a few words.
+        figures: of its rows.
+        notes: about what is lost or missed: what the profile shows and what was tried.
+    """
+
+    title: str
+    figures: Callable[[list[Row]], Iterator[Figure]]
+    notes: tuple[str, ...] = ()
+
+
+def at_least(what: str, ours: str, ratio: float, goal: float | None, *, peer: str = "", floor: str = "") -> Figure:
+    """A ratio that should be large: how many times better than a peer we are."""
+    text, met = ("", None) if goal is None else (f"at least {goal:g}", ratio >= goal)
+    return Figure(what, ours, peer, floor, f"{ratio:g} x", text, met, loses=ratio < 1)
+
+
+def at_most(
+    what: str, ours: str, value: float, goal: float | None, *, unit: str = "", peer: str = "", floor: str = ""
+) -> Figure:
+    """A value that should be small."""
+    text, met = ("", None) if goal is None else (f"at most {goal:g}{unit}", value <= goal)
+    return Figure(what, ours, peer, floor, f"{value:g}{unit}", text, met)
+
+
+def skipped(what: str, ours: str, row: Row, peer: str) -> Figure:
+    return Figure(what, ours, peer=str(row.get(peer, "not measured")))
+
+
+def record(rows: list[Row]) -> Iterator[Figure]:
+    goals = {1: 10, 16: 10, 64: 6}
+    for row in rows:
+        size, times = row["page_size"], row["ns_per_page"]
+        what, ours = f"hash, record, encode; page {size}", f"{times['ours']:g} ns a page"
+        floor = f"{times['floor']:g} ns"
+        if "sglang_over_ours" in row:
+            peer = f"SGLang {times['sglang']:g} ns"
+            yield at_least(what, ours, row["sglang_over_ours"], goals[size], peer=peer, floor=floor)
+        else:
+            yield skipped(what, ours, row, "sglang")
+        yield at_most(f"the same over SHA-256 alone; page {size}", ours, row["ours_over_floor"], 1.6, floor=floor)
+
+
+def coalesce(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        events = row["events"]
+        what = f"events, `chain`; {row['in_flight']} requests in flight, a step every {row['step_ms']} ms"
+        rest = {"peer": f"`adjacent` {events['adjacent']}", "floor": f"`compact` {events['compact']}"}
+        yield at_least(what, f"{events['chain']} events", row["adjacent_over_chain"], 3, **rest)
+
+
+def levels(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what = f"levels read by Dynamo's indexer; {row['stream']}"
+        ours = (
+            f"{row['prompts_compared']} answers over {row['windows']} windows, {row['blocks_at_the_end']} blocks left"
+        )
+        differences = row["differences"]
+        yield Figure(what, ours, ratio=f"{differences} differences", goal="none", met=differences == 0)
+
+
+def apply(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what = f"apply a block in process, {row['events']}; block {row['block_size']}"
+        times, has_goal = row["ns_per_block"], row["events"] == "coalesced"
+        ours, decode = f"{times['apply']:g} ns", f"msgspec, untyped decode alone {times['decode']:g} ns"
+        yield at_most(what, ours, row["apply_over_decode"], 1.0 if has_goal else None, peer=decode)
+        if row["dynamo_over_apply"] is not None:
+            tree = f"Dynamo's tree in process {times['dynamo']:g} ns"
+            yield at_least(what, ours, row["dynamo_over_apply"], 3.0 if has_goal else None, peer=tree)
+
+
+def match(rows: list[Row]) -> Iterator[Figure]:
+    goals = {32: 3, 256: 8, 2048: 40}
+    for row in rows:
+        blocks, ours = row["blocks"], f"p50 {row['p50_us']:g} us, p99 {row['p99_us']:g} us"
+        if writes := row["writes_per_s"]:
+            what = f"p99 over p50 for {blocks} blocks while {writes / 1e3:,.0f} k blocks/s are applied"
+            yield at_most(what, ours, row["p99_over_p50"], None if blocks == 32 else 3)
+        else:
+            what = f"match {blocks} blocks of 16 from a buffer, hashing included"
+            yield at_most(what, ours, row["p50_us"], goals[blocks], unit=" us")
+
+
+def memory(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what = f"a stored block; {row['stored']:,} stored, {row['distinct']:,} distinct"
+        accounted, resident = row["accounted_bytes_per_stored"], row["resident_bytes_per_stored"]
+        yield at_most(what, f"{resident:g} bytes resident", accounted, 56, unit=" bytes")
+        left = f"{row['resident_left_bytes_per_stored']:g} bytes a block stay resident"
+        yield at_most("accounted after all is removed, over empty", left, row["accounted_left_over_empty"], 1.1)
+
+
+def growth(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        if "blocks" in row:
+            small, large = row["blocks"]
+            span = f"{large:,} blocks over {small:,}"
+            low, high = row["apply_ns_per_block"]
+            yield at_most(f"apply a block, {span}", f"{low:g} and {high:g} ns", row["apply_ratio"], 2)
+        else:
+            few, many = row["workers"]
+            span = f"{many:,} workers over {few}"
+        low, high = row["match_256_us"]
+        yield at_most(f"match 256 blocks, {span}", f"{low:g} and {high:g} us", row["match_ratio"], 1.3)
+
+
+def snapshot(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what = f"of {row['stored']:,} blocks"
+        yield at_most(f"snapshot {what}", f"{row['snapshot_s']:g} s", row["snapshot_s"], 1, unit=" s")
+        yield at_most(f"restore {what}", f"{row['restore_s']:g} s", row["restore_s"], 1, unit=" s")
+        yield at_most("its size", f"{row['snapshot_mb']:g} MB", row["snapshot_mb"], 32, unit=" MB")
+        peak = round(1 + row["resident_growth_mb"] / row["index_mb"], 2)
+        yield at_most("peak memory over the index", f"{row['resident_growth_mb']:g} MB more", peak, 2)
+
+
+def end_to_end(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what = f"{row['shape']}; block {row['block_size']}"
+        rates, walls = row["blocks_per_processor_second"], row["blocks_per_second"]
+        floor = f"{rates['floor'] / 1e3:,.0f} k"
+        ours = f"{rates['ours'] / 1e3:,.0f} k blocks a processor second, {walls['ours'] / 1e3:,.0f} k a second"
+        if "ours_over_dynamo" in row:
+            peer = f"Dynamo {rates['dynamo'] / 1e3:,.0f} k, {walls['dynamo'] / 1e3:,.0f} k"
+            yield at_least(what, ours, row["ours_over_dynamo"], row["goal"], peer=peer, floor=floor)
+        else:
+            yield skipped(what, ours, row, "dynamo")._replace(floor=floor)
+
+
+def query(rows: list[Row]) -> Iterator[Figure]:
+    goals = {256: 1.0, 2048: 2.0}
+    for row in rows:
+        way, blocks = row["way"], row["blocks"]
+        what = f"{way}, {blocks} blocks of 16"
+        ours = f"p50 {row['p50_us']['ours']:g} us, p99 {row['p99_us']['ours']:g} us"
+        if "dynamo_over_ours" in row:
+            peer = f"Dynamo p50 {row['p50_us']['dynamo']:g} us, p99 {row['p99_us']['dynamo']:g} us"
+            goal = goals.get(blocks) if row["way"] == "HTTP" else None
+            yield at_least(what, ours, row["dynamo_over_ours"], goal, peer=peer)
+        else:
+            yield skipped(what, ours, row, "dynamo")
+
+
+def cache(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        if row["figure"] == "insert":
+            times, size = row["us_per_page"], row["page_size"]
+            what, ours = f"insert 64 new pages, take the events as bytes; page {size}", f"{times['radix']:g} us a page"
+        elif row["figure"] == "match":
+            times = row["ns_per_page"]
+            what, ours = f"match {row['pages']} pages of {row['page_size']}", f"{times['radix']:g} ns a page"
+        elif row["figure"] == "mixed":
+            times = row["us"]
+            what = f"requests in a full cache; {row['operations']:,} operations"
+            ours = f"p50 {times['p50']:g} us, p99 {times['p99']:g} us, p99.9 {times['p99.9']:g} us"
+            growth = row["resident_end_over_start"]
+            yield Figure(what, ours, ratio=f"memory at the end {growth:g} x that of the start")
+            continue
+        else:
+            continue
+        unit = "us" if row["figure"] == "insert" else "ns"
+        goals = {"sglang radix": 4.0 if row["figure"] == "insert" else None, "sglang rust core": 1.0}
+        for peer, name in (("sglang radix", "SGLang's Python cache"), ("sglang rust core", "SGLang's Rust tree core")):
+            ratio = row.get(f"{peer}_over_ours", {}).get("radix")
+            if ratio is not None:
+                goal = goals[peer] if row["figure"] == "insert" else None
+                yield at_least(what, ours, ratio, goal, peer=f"{name} {times[peer]:g} {unit}")
+
+
+QUESTIONS: dict[str, Question] = {
+    "record": Question("What does it cost an engine to announce a page?", record),
+    "coalesce": Question("How many events are left when neighbours in a chain are joined?", coalesce),
+    "levels": Question("Do consumers that know only the reference rule read every level?", levels),
+    "end_to_end": Question("What does it cost to follow a fleet, from socket to query?", end_to_end),
+    "apply": Question("What does it cost to apply a batch?", apply),
+    "match": Question("How long does a match take?", match),
+    "query": Question("How long does a query take, beside Dynamo's?", query),
+    "memory": Question("What does a stored block cost in memory?", memory),
+    "growth": Question("Does an index grow dearer as it grows?", growth),
+    "snapshot": Question("How long do a snapshot and its restoration take?", snapshot),
+    "cache": Question("What does a prefix cache cost an engine?", cache),
+}
+"""In the order of the road that events take."""

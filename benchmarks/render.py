@@ -1,0 +1,125 @@
+"""The page of results: `docs/benchmarks.md`, made from the JSON files in `benchmarks/results` and nothing else.
+
+python -m benchmarks.render [--check]
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import QUESTIONS, Figure, Question
+from benchmarks.results import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `make bench` from the files in `benchmarks/results`; do not edit. One benchmark a question; peers and floors run
+beside ours, in turns, in one run. **Ratios within one run count**: the machine has other work to do as well, so that
+absolute figures are for orientation. Times are medians, of the processor unless a line says otherwise.
+
+"ratio" is what the goal is about: how many times better than the peer, or the value that should be small. Goals were
+set before the code was written.
+"""
+COLUMNS = ("what", "ours", "peer", "floor", "ratio", "goal", "met")
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """The results that are there, by question, those of the table of questions first."""
+    found = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    return {name: found[name] for name in [*QUESTIONS, *found] if name in found}
+
+
+def page(found: dict[str, dict[str, Any]]) -> str:
+    """The page as Markdown."""
+    figures = {name: list(question.figures(found[name]["rows"])) for name, question in known(found)}
+    lines = [INTRODUCTION]
+    for name, question in known(found):
+        lines += section(name, question, found[name], figures[name])
+    lines += losses(figures)
+    others = [name for name in found if name not in QUESTIONS]
+    if others:
+        lines += ["## Also measured", "", "Results without a table here: " + ", ".join(map(link, others)) + ".", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def known(found: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Question]]:
+    return ((name, question) for name, question in QUESTIONS.items() if name in found)
+
+
+def section(name: str, question: Question, result: dict[str, Any], figures: list[Figure]) -> list[str]:
+    machine = result["machine"]
+    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+    where = f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}"
+    method = result["method"].partition("\n")[2].strip()
+    return [
+        f"## {question.title}",
+        "",
+        *table(figures),
+        "",
+        f"{result['date']}; {where}; {versions}; {link(name)}.",
+        "",
+        "<details><summary>Method</summary>",
+        "",
+        method,
+        "",
+        "</details>",
+        "",
+    ]
+
+
+def table(figures: list[Figure]) -> list[str]:
+    """The columns that say something."""
+    rows = [dict(zip(COLUMNS, (*figure[:6], verdict(figure)), strict=True)) for figure in figures]
+    used = [column for column in COLUMNS if any(row[column] for row in rows)]
+    return [
+        "| " + " | ".join(used) + " |",
+        "|" + "---|" * len(used),
+        *("| " + " | ".join(row[column] for column in used) + " |" for row in rows),
+    ]
+
+
+def verdict(figure: Figure) -> str:
+    return "" if figure.met is None else "yes" if figure.met else "**no**"
+
+
+def losses(figures: dict[str, list[Figure]]) -> list[str]:
+    """Goals that are missed and peers that do better, with what is known about it."""
+    lines = ["## Where we lose", ""]
+    for name, of in figures.items():
+        missed = [figure for figure in of if figure.met is False or figure.loses]
+        lines += [f"- {figure.what}: {figure.ratio}{missing(figure)}" for figure in missed]
+        if missed:
+            lines += [f"  - {note}" for note in QUESTIONS[name].notes]
+    if len(lines) == 2:
+        lines.append("Nowhere among the figures above.")
+    return [*lines, ""]
+
+
+def missing(figure: Figure) -> str:
+    goal = f", the goal is {figure.goal}" if figure.met is False else ""
+    return f"{goal}; {figure.peer} does better" if figure.loses else goal
+
+
+def link(name: str) -> str:
+    return f"[{name}.json](../benchmarks/results/{name}.json)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="render", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not up to date")
+    options = parser.parse_args()
+    text = page(results())
+    if options.check:
+        return PAGE.read_text("utf-8") != text
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"written to {PAGE}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
