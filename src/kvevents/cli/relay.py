@@ -79,7 +79,7 @@ def relay(
     with (
         _until_signal() as stopped,
         Relay(
-            sources, endpoint, replay_listen=replay_endpoint, topic=topic, settings=settings, on_state=tell
+            sources, endpoint, replay_listen=replay_endpoint, topic=topic, log=log, settings=settings, on_state=tell
         ) as running,
     ):
         names = dict.fromkeys(source.worker_id for source in sources)

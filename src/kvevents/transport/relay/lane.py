@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from kvevents.coalescing import Coalescer
-from kvevents.events import AllBlocksCleared, KVCacheEvent, KVEventBatch, SkippedEvent
+from kvevents.events import AllBlocksCleared, KVEventBatch, SkippedEvent
 from kvevents.transport.relay.dialects import recognise
 from kvevents.transport.relay.settings import Level
 from kvevents.transport.relay.stats import StreamStats
@@ -89,17 +89,10 @@ class Lane:
             self._look_at(payload)
         return self._coalescer.add(payload)
 
-    def say(self, events: list[KVCacheEvent]) -> None:
-        """Adds a batch of the relay's own."""
-        self._coalescer.add(self.encode(events))
-
     def clear(self) -> None:
         """Adds that nothing is held any more."""
-        self.say([AllBlocksCleared()])
-
-    def encode(self, events: list[KVCacheEvent]) -> bytes:
-        """A batch of the relay's own."""
-        return encode_batch(KVEventBatch(time.time(), events, self.rank), dialect=self.dialect)
+        batch = KVEventBatch(time.time(), [AllBlocksCleared()], self.rank)
+        self._coalescer.add(encode_batch(batch, dialect=self.dialect))
 
     def take(self) -> list[bytes]:
         """What waits, as batches; nearly always one."""
@@ -107,6 +100,11 @@ class Lane:
         last = self._coalescer.take_batch()
         self._count()
         return ready if last is None else [*ready, last]
+
+    def learn(self, payload: bytes) -> None:
+        """Looks at a batch that was written for this rank before, if the dialect is not known."""
+        if self._tries:
+            self._look_at(payload)
 
     def _look_at(self, payload: bytes) -> None:
         try:

@@ -1,12 +1,13 @@
 """The sockets of one stream, as an engine has them."""
 
-from collections.abc import Callable
-
 import zmq
 
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.relay.backlog import Sent
+from kvevents.transport.relay.stream import Stream
+from kvevents.transport.snapshot import SNAPSHOT_MARK
+from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket
 
 _REPLAY_HWM = 4 * 65_536
@@ -23,8 +24,7 @@ class Outlet:
         live: where to publish.
         replay: where to repeat.
         topic: what batches are published under.
-        repeat: the batches from a number on.
-        on_malformed: called for a message that is no request.
+        stream: what is published; answers what is asked of the replay socket.
         hwm: messages queued for one slow consumer.
         loop: watches the ROUTER.
         context: for every transport but inproc.
@@ -43,16 +43,15 @@ class Outlet:
         replay: str,
         *,
         topic: str,
-        repeat: Callable[[int], list[tuple[int, bytes]]],
-        on_malformed: Callable[[], None],
+        stream: Stream,
         hwm: int,
         loop: PollLoop,
         context: ZmqContext,
     ) -> None:
         self._topic = topic.encode()
-        self._repeat = repeat
-        self._on_malformed = on_malformed
+        self._stream = stream
         self._loop = loop
+        self._snapshots = SnapshotServer(stream.snapshot, payload_of=stream.payload_of)
         self._pub = open_socket(zmq.PUB, live, context)
         self._router = None
         try:
@@ -79,6 +78,7 @@ class Outlet:
 
     def close(self, linger: int | None = None) -> None:
         """Closes the sockets."""
+        self._snapshots.close()
         self._pub.close(linger)
         if self._router is not None:
             self._loop.unregister(self._router)
@@ -91,10 +91,14 @@ class Outlet:
             frames = self._router.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
+        is_request = len(frames) == 3 and not frames[1]
+        if is_request and (answer := self._snapshots.answer(frames[2])):
+            self._router.send_multipart((frames[0], b"", SNAPSHOT_MARK, *answer))
+            return
         start = read_request(frames)
         if start is None:
-            self._on_malformed()
+            self._stream.note_malformed()
             return
-        for sequence, payload in self._repeat(start):
+        for sequence, payload in self._stream.since(start):
             self._router.send_multipart((frames[0], b"", self._topic, sequence_frame(sequence), payload))
         self._router.send_multipart((frames[0], b"", *END_MARK))

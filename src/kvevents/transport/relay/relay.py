@@ -1,15 +1,21 @@
 """Follows sources and publishes them anew."""
 
+import contextlib
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Self
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeAlias
 
 from kvevents.errors import ConfigError, TransportError
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.ports import settle_ports
+from kvevents.transport.relay.backlog import Sent, compacted_batches
+from kvevents.transport.relay.journal import Journal
 from kvevents.transport.relay.outlet import Outlet
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import RelayStats
@@ -21,6 +27,8 @@ from kvevents.transport.state import SourceState
 from kvevents.transport.subscriber import OnState, Subscriber
 
 _log = logging.getLogger(__name__)
+
+_Key: TypeAlias = tuple[str, int | None]
 
 MOST_SOURCES = 4_096
 _ATTEMPTS = 10
@@ -38,13 +46,15 @@ class Relay:
             on free ones for port 0; ipc: with suffixes `_w1`, `_dp1`).
         replay_listen: the same for replays.
         topic: what batches are published under; None: that of the source.
+        log: a folder for what is needed to go on after this process was ended, by whatever; None: a new relay begins
+            anew. With it, a port that is left open stays the same.
         settings: windows and limits.
         delivery: how sources are followed.
         on_state: called as a `Subscriber` calls it.
 
     Raises:
-        ConfigError: sources or endpoints that cannot be.
-        TransportError: a socket that cannot be opened.
+        ConfigError: sources or endpoints that cannot be, or a log that another relay uses.
+        TransportError: a socket that cannot be opened, or a log that cannot be written.
     """
 
     def __init__(
@@ -54,6 +64,7 @@ class Relay:
         *,
         replay_listen: str,
         topic: str | None = None,
+        log: Path | None = None,
         settings: RelaySettings | None = None,
         delivery: DeliverySettings | None = None,
         on_state: OnState | None = None,
@@ -64,18 +75,28 @@ class Relay:
         self._loop = PollLoop()
         self._context = new_context()
         self._workers = _by_worker(sources)
-        self._streams: dict[tuple[str, int | None], Stream] = {}
-        self._outlets: dict[tuple[str, int | None], Outlet] = {}
+        self._journal = None if log is None else Journal(log)
+        self._remembered: dict[str, tuple[str, str]] = {}
+        self._ids: dict[_Key, int] = {}
+        self._streams: dict[_Key, Stream] = {}
+        self._outlets: dict[_Key, Outlet] = {}
+        self._worker = ThreadPoolExecutor(1, "kvevents-relay-log")
+        self._compacting: set[_Key] = set()
+        self._syncing: Future[None] | None = None
+        self._has_logged = False
         self._endpoints: dict[str, tuple[str, str]] = {}
         self._closing = False
-        for worker in self._workers.values():
-            for source in worker:
-                self._streams[source.worker_id, source.dp_rank] = Stream(source, self._settings, self._wake)
         try:
+            for worker in self._workers.values():
+                for source in worker:
+                    self._restore(source)
             self._open(listen, replay_listen)
         except BaseException:
             self._close_outlets(linger=0)
             self._context.term()
+            self._worker.shutdown()
+            if self._journal is not None:
+                self._journal.close()
             raise
         self._thread = threading.Thread(target=self._run, name="kvevents-relay", daemon=True)
         self._thread.start()
@@ -172,26 +193,47 @@ class Relay:
         if self._on_state is not None:
             self._on_state(worker_id, dp_rank, state)
 
+    def _restore(self, source: Source) -> None:
+        """Makes the stream of a source, from the log if there is one."""
+        key, restored = (source.worker_id, source.dp_rank), None
+        if self._journal is not None:
+            self._ids[key], restored = self._journal.restore(*key)
+            if not source.dp_rank and restored.endpoint:
+                self._remembered[source.worker_id] = restored.endpoint, restored.replay_endpoint
+        self._streams[key] = Stream(source, self._settings, self._wake, restored=restored)
+
     def _open(self, listen: str, replay_listen: str) -> None:
         """Binds the sockets of all workers."""
         taken = 0
         for number, (worker_id, sources) in enumerate(self._workers.items()):
             ranks = 1 + max(source.dp_rank or 0 for source in sources)
             wanted = [_of_worker(endpoint, number, taken) for endpoint in (listen, replay_listen)]
-            is_open = any(parsed.transport == "tcp" and not parsed.port for parsed in map(Endpoint.parse, wanted))
-            for attempt in range(_ATTEMPTS):
-                live, replay = settle_ports(wanted, ranks)
-                try:
-                    self._open_worker(sources, live, replay)
-                    break
-                except TransportError:
-                    if not is_open or attempt == _ATTEMPTS - 1:
-                        raise
-            self._endpoints[worker_id] = (live, replay)
+            self._endpoints[worker_id] = self._open_somewhere(sources, wanted, ranks)
             taken += ranks
+            first = next((key for key in self._ids if key[0] == worker_id), None)
+            if self._journal is not None and first is not None:
+                self._journal.note_endpoints(self._ids[first], *self._endpoints[worker_id])
+
+    def _open_somewhere(self, sources: Sequence[Source], wanted: list[str], ranks: int) -> tuple[str, str]:
+        """Binds the sockets of a worker, on ports that it had before if they are left open; where they are."""
+        remembered = self._remembered.get(sources[0].worker_id, ("", ""))
+        before = [old if _fits(old, new) else new for old, new in zip(remembered, wanted, strict=True)]
+        is_open = any(parsed.transport == "tcp" and not parsed.port for parsed in map(Endpoint.parse, wanted))
+        for attempt in range(_ATTEMPTS):
+            live, replay = settle_ports(before if attempt == 0 else wanted, ranks)
+            try:
+                self._open_worker(sources, live, replay)
+            except TransportError as error:
+                if not is_open or attempt == _ATTEMPTS - 1:
+                    raise
+                if before != wanted and attempt == 0:
+                    _log.warning("the sockets that consumers know cannot be had again: %s", error)
+            else:
+                break
+        return live, replay
 
     def _open_worker(self, sources: Sequence[Source], live: str, replay: str) -> None:
-        opened: dict[tuple[str, int | None], Outlet] = {}
+        opened: dict[_Key, Outlet] = {}
         try:
             for source in sources:
                 stream = self._streams[source.worker_id, source.dp_rank]
@@ -199,8 +241,7 @@ class Relay:
                     rank_endpoint(live, source.dp_rank or 0),
                     rank_endpoint(replay, source.dp_rank or 0),
                     topic=self._topic_of(source),
-                    repeat=stream.replay,
-                    on_malformed=stream.note_malformed,
+                    stream=stream,
                     hwm=self._settings.hwm,
                     loop=self._loop,
                     context=self._context,
@@ -228,17 +269,66 @@ class Relay:
             self._loop.close()
             self._close_outlets()
             self._context.term()
+            self._worker.shutdown()
+            if self._journal is not None:
+                self._journal.close()
 
     def _patience(self) -> float | None:
         deadlines = [deadline for stream in self._streams.values() if (deadline := stream.deadline()) is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _flush(self, now: float, *, force: bool = False) -> None:
-        for key, stream in self._streams.items():
-            if batches := stream.flush(now, force=force):
-                stream.sent(batches, time.time())
-                for batch in batches:
-                    self._outlets[key].send(batch)
+        ended = {key: batches for key, stream in self._streams.items() if (batches := stream.flush(now, force=force))}
+        if not ended:
+            return
+        self._persist(ended)
+        at = time.time()
+        for key, batches in ended.items():
+            stream = self._streams[key]
+            stream.sent(batches, at)
+            for batch in batches:
+                self._outlets[key].send(batch)
+            if key not in self._compacting and stream.wants_compaction():
+                self._compacting.add(key)
+                self._worker.submit(self._compact, key)
+
+    def _persist(self, ended: dict[_Key, list[Sent]]) -> None:
+        """Writes to the log what is about to be sent, all streams at once."""
+        journal = self._journal
+        if journal is None:
+            return
+        try:
+            for key, batches in ended.items():
+                journal.append(self._ids[key], batches, self._streams[key].position)
+            journal.commit()
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                journal.roll_back()
+            for key, batches in ended.items():
+                self._streams[key].stats.log_errors += len(batches)
+            self._complain("what is sent is not in the log", error)
+        if self._syncing is None or self._syncing.done():
+            self._syncing = self._worker.submit(journal.sync)
+
+    def _compact(self, key: _Key) -> None:
+        """In the background: compacts the log of a stream, in memory and on disk."""
+        stream = self._streams[key]
+        try:
+            with stream.frozen() as (logs, compacted_to, _):
+                batches = compacted_batches(logs, stream.dialect)
+                if self._journal is not None:
+                    self._journal.compact(self._ids[key], compacted_to, batches)
+            stream.check_size()
+        except sqlite3.Error as error:
+            stream.stats.log_errors += 1
+            self._complain("the log cannot be compacted", error)
+        finally:
+            self._compacting.discard(key)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        if not self._has_logged:
+            self._has_logged = True
+            _log.error("%s: %s; later failures are only counted", what, error)
 
     def _stop(self) -> None:
         self._closing = True
@@ -253,7 +343,7 @@ class Relay:
 class _Sink:
     """Hands what a subscriber brings to the stream of its source."""
 
-    def __init__(self, streams: dict[tuple[str, int | None], Stream]) -> None:
+    def __init__(self, streams: dict[_Key, Stream]) -> None:
         self._streams = streams
 
     def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> Added:
@@ -261,6 +351,14 @@ class _Sink:
 
     def clear_worker(self, worker: str, dp_rank: int | None = None) -> None:
         self._streams[worker, dp_rank].clear()
+
+
+def _fits(remembered: str, wanted: str) -> bool:
+    """Whether an address may be used where another is asked for: it is the same but for a port that is left open."""
+    if not remembered:
+        return False
+    old, new = Endpoint.parse(remembered), Endpoint.parse(wanted)
+    return new.transport == "tcp" and not new.port and old._replace(port=0) == new
 
 
 def _by_worker(sources: Iterable[Source]) -> dict[str, list[Source]]:

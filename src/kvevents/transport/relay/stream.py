@@ -1,22 +1,29 @@
 """One source and what is published of it, without sockets."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from kvevents._core.relay import CompactedLog
 from kvevents.errors import WireError
-from kvevents.events import SkippedEvent
-from kvevents.transport.relay.backlog import Backlog, Sent
+from kvevents.events import KVEventBatch, SkippedEvent
+from kvevents.transport.relay.backlog import Backlog, Sent, compacted_batches
+from kvevents.transport.relay.journal import SKIP, Position, Restored
 from kvevents.transport.relay.lane import Lane, batch_rank
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import StreamState, StreamStats
+from kvevents.transport.snapshot import Snapshot, digest_of
 from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState, State
-from kvevents.wire import Dialect
+from kvevents.wire import Dialect, encode_batch
 
 MOST_RANKS = 1_024
 _BACK_PRESSURE_S = 0.05
+_COMPACT_BYTES = 16 << 20
+_LOOK = 100
+"""Restored batches that are looked at to tell the dialect."""
 
 
 class Added(NamedTuple):
@@ -44,9 +51,12 @@ class Stream:
         source: whose batches come.
         settings: windows and limits.
         wake: called when something waits that did not wait before.
+        restored: the stream as an earlier relay left it.
     """
 
-    def __init__(self, source: Source, settings: RelaySettings, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, source: Source, settings: RelaySettings, wake: Callable[[], None], *, restored: Restored | None = None
+    ) -> None:
         self.source = source
         self.stats = StreamStats()
         self._settings = settings
@@ -57,11 +67,15 @@ class Stream:
         self._backlog = Backlog(settings)
         self._next = 0
         self._taken: int | None = None  # the source's last number
+        self._last_payload: bytes | None = None  # and the batch
+        self._has_begun = False
         self._since: float | None = None  # when the window began
         self._is_full = False
         self._state = (State.CONNECTING, "not reached so far")
         self._unlive_since: float | None = time.monotonic()
         self._vouched = True
+        if restored is not None:
+            self._restore(restored)
 
     # The source's side.
 
@@ -73,14 +87,15 @@ class Stream:
         """
         with self._changed:
             self._wait_for_room()
-            if sequence is not None:
-                if self._taken is not None and sequence > self._taken + 1:
-                    self.stats.missing += sequence - self._taken - 1
-                    self._lose()
-                self._taken = sequence
+            lane = self._lane(batch_rank(payload))
+            if not self._has_begun:
+                self._clear()  # whoever held something from another relay, holds nothing of this one
+            elif self._taken is not None and sequence is not None and sequence > self._taken + 1:
+                self.stats.missing += sequence - self._taken - 1
+                self._lose()
+            self._taken, self._last_payload = sequence, payload
             self.stats.received += 1
             self.stats.received_bytes += len(payload)
-            lane = self._lane(batch_rank(payload))
             try:
                 skipped = lane.add(payload)
             except (WireError, ValueError) as error:
@@ -95,8 +110,9 @@ class Stream:
     def clear(self) -> None:
         """The source begins anew, with nothing held."""
         with self._changed:
-            self._taken = None
-            self._clear()
+            self._taken = self._last_payload = None
+            if self._lanes:
+                self._clear()
 
     def note_state(self, state: SourceState) -> None:
         """The source's state has changed."""
@@ -112,9 +128,11 @@ class Stream:
     # The relay's side.
 
     @property
-    def is_vouched(self) -> bool:
-        """Whether the picture is known to be complete."""
-        return self._unlive_since is None
+    def position(self) -> Position | None:
+        """How far the source has been followed; right after `flush`, how far what it returned goes."""
+        if self._taken is None or self._last_payload is None:
+            return None
+        return Position(self._taken, digest_of(self._last_payload))
 
     def deadline(self) -> float | None:
         """When `flush` has something to do, monotonic seconds."""
@@ -142,14 +160,74 @@ class Stream:
                 self.stats.sent_bytes += len(batch.payload)
             self._backlog.age(now)
 
-    def replay(self, start: int) -> list[tuple[int, bytes]]:
+    def since(self, start: int, /) -> list[tuple[int, bytes]]:
         """The batches from number `start` on, as for an ordinary replay request."""
+        batches: list[tuple[int, bytes]] = []
         with self._changed:
             self.stats.replays += 1
-            self.stats.compacted_replays += start <= self._backlog.compacted_to
-            batches = self._backlog.since(start, self._dialect())
-            self.stats.replayed += len(batches)
-            return batches
+            room = self._backlog.make_room(start) if start <= self._backlog.compacted_to else 0
+        with self.frozen() as (logs, compacted_to, recent):
+            if start <= compacted_to:
+                self.stats.compacted_replays += 1
+                compacted = [batch for _, batch in compacted_batches(logs, self.dialect, room=room)]
+                batches += enumerate(compacted, compacted_to + 1 - len(compacted))
+        batches += [(sent.sequence, sent.payload) for sent in recent]
+        batches = [batch for batch in batches if batch[0] >= start]
+        self.stats.replayed += len(batches)
+        return batches
+
+    def snapshot(self) -> Snapshot | None:
+        """What consumers should hold now; None while the relay cannot vouch for it."""
+        with self.frozen() as (logs, compacted_to, recent):
+            if self._unlive_since is not None or not self._has_begun:
+                return None
+            sequence = recent[-1].sequence if recent else compacted_to
+            copies = {rank: log.copy() for rank, log in logs.items()}
+        for sent in recent:
+            copies.setdefault(sent.rank, CompactedLog()).add(sent.payload)
+        return Snapshot(sequence, [batch for _, batch in compacted_batches(copies, self.dialect)])
+
+    def payload_of(self, sequence: int) -> bytes | None:
+        """The bytes of a recent batch."""
+        with self._changed:
+            return next((sent.payload for sent in reversed(self._backlog.recent) if sent.sequence == sequence), None)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[tuple[dict[int | None, CompactedLog], int, list[Sent]]]:
+        """The compacted logs, the last number in them, and the batches after it, all of one moment.
+
+        The logs stay as they are meanwhile; batches go on.
+        """
+        with self._changed:
+            backlog = self._backlog
+            backlog.frozen += 1
+            kept = dict(backlog.logs), backlog.compacted_to, list(backlog.recent)
+        try:
+            yield kept
+        finally:
+            with self._changed:
+                backlog.frozen -= 1
+
+    def wants_compaction(self) -> bool:
+        """Whether so much went into the compacted logs since this was last answered by yes that it is worth it."""
+        with self._changed:
+            backlog = self._backlog
+            if backlog.frozen or backlog.moved_bytes < max(_COMPACT_BYTES, backlog.compacted_bytes // 2):
+                return False
+            backlog.moved_bytes = 0
+            return True
+
+    def check_size(self) -> None:
+        """Lets go of everything, at consumers too, if it takes too much room."""
+        with self._changed:
+            if self._backlog.compacted_bytes > self._settings.state_bytes:
+                self._lose()
+                self._backlog.logs.clear()
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the batches are written, as far as it is known."""
+        return next((lane.dialect for lane in self._lanes.values()), "sglang")
 
     def note_malformed(self) -> None:
         """Something came that is no request."""
@@ -166,7 +244,7 @@ class Stream:
                 reason,
                 self._next - 1 if self._next else None,
                 self._taken,
-                self._backlog.recent_batches,
+                len(self._backlog.recent),
                 self._backlog.recent_bytes,
                 self._backlog.compacted_bytes,
                 StreamStats(*(getattr(self.stats, name) for name in StreamStats.__struct_fields__)),
@@ -186,8 +264,15 @@ class Stream:
             lane = self._lanes[rank] = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
         return lane
 
-    def _dialect(self) -> Dialect:
-        return next((lane.dialect for lane in self._lanes.values()), "sglang")
+    def _restore(self, restored: Restored) -> None:
+        backlog = self._backlog
+        backlog.restore(restored.compacted, restored.compacted_to, restored.recent)
+        self._next = 1 + (backlog.recent[-1].sequence if backlog.recent else backlog.compacted_to)
+        if self._next and not restored.is_sure:
+            self._next += SKIP
+            backlog.skip_to(self._next)
+        for rank, payload in (*restored.compacted, *((sent.rank, sent.payload) for sent in restored.recent[-_LOOK:])):
+            self._lane(rank).learn(payload)
 
     def _wait_for_room(self) -> None:
         if self._pending() <= self._settings.pending_bytes:
@@ -214,7 +299,8 @@ class Stream:
 
     def _clear(self) -> None:
         self.stats.clears += 1
-        for lane in self._lanes.values() or [self._lane(self.source.dp_rank)]:
+        self._has_begun = True
+        for lane in self._lanes.values():
             lane.clear()
             self._note_pending(lane)
         self._vouched = True  # consumers begin anew: if the source is not live, they have to be told again
@@ -247,7 +333,7 @@ class Stream:
     def _leave_hole(self) -> Sent:
         self._vouched = False
         self.stats.holes += 1
-        lane = self._lanes.get(self.source.dp_rank) or next(iter(self._lanes.values()), None)
-        lane = lane or self._lane(self.source.dp_rank)
         self._next += 2
-        return Sent(self._next - 1, lane.encode([]), lane.rank, time.time())
+        rank = next(iter(self._lanes), self.source.dp_rank)
+        at = time.time()
+        return Sent(self._next - 1, encode_batch(KVEventBatch(at, [], rank), dialect=self.dialect), rank, at)
