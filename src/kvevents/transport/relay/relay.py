@@ -92,7 +92,7 @@ class Relay:
                     self._restore(source)
             self._open(listen, replay_listen)
         except BaseException:
-            self._close_outlets(linger=0)
+            self._close_outlets()
             self._context.term()
             self._worker.shutdown()
             if self._journal is not None:
@@ -163,7 +163,7 @@ class Relay:
 
     def stats(self) -> RelayStats:
         """What was done, by stream."""
-        return RelayStats([stream.state() for stream in self._streams.values()])
+        return RelayStats([stream.state(self._outlets[key].replay_stats()) for key, stream in self._streams.items()])
 
     def wait_live(self, timeout: float | None = None) -> bool:
         """Waits until every source is live; False if that was not so within `timeout` seconds."""
@@ -243,12 +243,11 @@ class Relay:
                     topic=self._topic_of(source),
                     stream=stream,
                     hwm=self._settings.hwm,
-                    loop=self._loop,
                     context=self._context,
                 )
         except BaseException:
             for outlet in opened.values():
-                outlet.close(linger=0)
+                outlet.close()
             raise
         self._outlets |= opened
 
@@ -256,8 +255,6 @@ class Relay:
 
     def _run(self) -> None:
         try:
-            for outlet in self._outlets.values():
-                outlet.start()
             while not self._closing:
                 self._loop.turn(self._patience())
                 self._flush(time.monotonic())
@@ -335,9 +332,9 @@ class Relay:
         self._wake()
         self._thread.join()
 
-    def _close_outlets(self, linger: int | None = None) -> None:
+    def _close_outlets(self) -> None:
         for outlet in self._outlets.values():
-            outlet.close(linger)
+            outlet.close()
 
 
 class _Sink:

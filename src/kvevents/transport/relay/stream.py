@@ -14,6 +14,7 @@ from kvevents.transport.relay.journal import SKIP, Position, Restored
 from kvevents.transport.relay.lane import Lane, batch_rank
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import StreamState, StreamStats
+from kvevents.transport.replay_server import ReplayServerStats
 from kvevents.transport.snapshot import Snapshot, digest_of
 from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState, State
@@ -87,7 +88,8 @@ class Stream:
         """
         with self._changed:
             self._wait_for_room()
-            lane = self._lane(batch_rank(payload))
+            rank = batch_rank(payload)
+            lane = self._lanes.get(rank) or self._new_lane(rank)
             if not self._has_begun:
                 self._clear()  # whoever held something from another relay, holds nothing of this one
             elif self._taken is not None and sequence is not None and sequence > self._taken + 1:
@@ -104,6 +106,7 @@ class Stream:
                 if isinstance(error, WireError):
                     raise
                 raise WireError(str(error), 0) from error
+            self._lanes[rank] = lane
             self._note_pending(lane)
             return Added(skipped)
 
@@ -164,17 +167,14 @@ class Stream:
         """The batches from number `start` on, as for an ordinary replay request."""
         batches: list[tuple[int, bytes]] = []
         with self._changed:
-            self.stats.replays += 1
             room = self._backlog.make_room(start) if start <= self._backlog.compacted_to else 0
         with self.frozen() as (logs, compacted_to, recent):
             if start <= compacted_to:
                 self.stats.compacted_replays += 1
                 compacted = [batch for _, batch in compacted_batches(logs, self.dialect, room=room)]
                 batches += enumerate(compacted, compacted_to + 1 - len(compacted))
-        batches += [(sent.sequence, sent.payload) for sent in recent]
-        batches = [batch for batch in batches if batch[0] >= start]
-        self.stats.replayed += len(batches)
-        return batches
+        # Where there is no room for them above `start`, compacted batches have lower numbers: better than none.
+        return batches + [(sent.sequence, sent.payload) for sent in recent if sent.sequence >= start]
 
     def snapshot(self) -> Snapshot | None:
         """What consumers should hold now; None while the relay cannot vouch for it."""
@@ -229,14 +229,13 @@ class Stream:
         """How the batches are written, as far as it is known."""
         return next((lane.dialect for lane in self._lanes.values()), "sglang")
 
-    def note_malformed(self) -> None:
-        """Something came that is no request."""
-        self.stats.malformed_requests += 1
-
-    def state(self) -> StreamState:
-        """The stream at this moment."""
+    def state(self, replays: ReplayServerStats) -> StreamState:
+        """The stream at this moment; `replays`: what was repeated of it."""
         with self._changed:
             state, reason = self._state
+            self.stats.replays = replays.requests
+            self.stats.replayed = replays.replayed
+            self.stats.malformed_requests = replays.malformed
             return StreamState(
                 self.source.worker_id,
                 self.source.dp_rank,
@@ -256,12 +255,11 @@ class Stream:
             self._closing = True
             self._changed.notify_all()
 
-    def _lane(self, rank: int | None) -> Lane:
-        lane = self._lanes.get(rank)
-        if lane is None:
-            if len(self._lanes) >= MOST_RANKS:
-                raise WireError(f"expected at most {MOST_RANKS} ranks from one source, got another one, {rank}", 0)
-            lane = self._lanes[rank] = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
+    def _new_lane(self, rank: int | None) -> Lane:
+        if len(self._lanes) >= MOST_RANKS:
+            raise WireError(f"expected at most {MOST_RANKS} ranks from one source, got another one, {rank}", 0)
+        lane = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
+        lane.clear()
         return lane
 
     def _restore(self, restored: Restored) -> None:
@@ -272,7 +270,9 @@ class Stream:
             self._next += SKIP
             backlog.skip_to(self._next)
         for rank, payload in (*restored.compacted, *((sent.rank, sent.payload) for sent in restored.recent[-_LOOK:])):
-            self._lane(rank).learn(payload)
+            if rank not in self._lanes:
+                self._lanes[rank] = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
+            self._lanes[rank].learn(payload)
 
     def _wait_for_room(self) -> None:
         if self._pending() <= self._settings.pending_bytes:
