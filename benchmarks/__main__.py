@@ -1,9 +1,15 @@
-"""Every benchmark in turn: `python -m benchmarks [NAME ...]`, each in a process of its own."""
+"""Every benchmark in turn, each in a process of its own, then the page of their results.
+
+python -m benchmarks [NAME ...]
+"""
 
 import argparse
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from benchmarks.render import render
 
 FOLDER = Path(__file__).parent
 
@@ -11,7 +17,7 @@ FOLDER = Path(__file__).parent
 def questions() -> list[str]:
     """The modules that can be run: those with a `main`."""
     modules = sorted(FOLDER.glob("*.py"))
-    return [path.stem for path in modules if path.stem != "__main__" and "\ndef main(" in path.read_text("utf-8")]
+    return [path.stem for path in modules if "\ndef main() -> None:" in path.read_text("utf-8")]
 
 
 def main() -> int:
@@ -21,10 +27,13 @@ def main() -> int:
     if unknown := sorted(set(names) - set(questions())):
         parser.error(f"expected some of {', '.join(questions())}, got {', '.join(unknown)}")
     failed = []
+    started = time.monotonic()
     for number, name in enumerate(names, 1):
-        print(f"[{number}/{len(names)}] {name}", file=sys.stderr)
+        print(f"[{number}/{len(names)}] {name}, {time.monotonic() - started:.0f} s after the start", file=sys.stderr)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=FOLDER.parent, check=False).returncode:
             failed.append(name)
+    render()
+    print(f"done after {time.monotonic() - started:.0f} s", file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return len(failed) > 0

@@ -1,5 +1,6 @@
 """Those that follow a fleet's events in a process of their own and can be asked how much of a prompt a worker has."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -10,6 +11,9 @@ import zmq
 from benchmarks.process import Part
 from kvevents.index import PrefixIndex
 from kvevents.transport import Source, Subscriber
+
+
+_NOW = int(zmq.NOBLOCK)
 
 
 class Follower(Protocol):
@@ -68,7 +72,7 @@ def _follow(connection: "Connection[Any, Any]", block_size: int) -> None:
 
 
 class Floor:
-    """Receives the messages in Python and throws them away; it knows a prompt once it has all messages."""
+    """Receives frames in Python and throws them away; it knows a prompt once it has all messages."""
 
     def __init__(self, messages: int) -> None:
         self._part = Part(_throw_away, messages)
@@ -102,12 +106,12 @@ def _throw_away(connection: "Connection[Any, Any]", messages: int) -> None:
     while received < messages:
         for ready, _ in poller.poll():
             assert isinstance(ready, zmq.Socket)
-            try:
+            with contextlib.suppress(zmq.Again):
                 for _ in range(256):
-                    ready.recv_multipart(zmq.NOBLOCK)
+                    ready.recv(_NOW)
+                    ready.recv(_NOW)
+                    ready.recv(_NOW)
                     received += 1
-            except zmq.Again:
-                continue
     connection.recv()
     connection.send(dict.fromkeys(range(len(endpoints)), 1))
     connection.recv()
