@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from goldens import Script
+from goldens import Script, script, script_sources
 from kvevents.events import BlockRemoved, KVCacheEvent
 from matches import Asked, Matches, Told
 
@@ -23,7 +23,23 @@ def asked(script: Script) -> list[tuple[Asked, bool]]:
     return found
 
 
-@pytest.mark.scripts("radix_", "unified_full_", "pure_swa_")
+EXACT = ("radix_", "unified_full_", "pure_swa_")
+"""Caches whose events tell all that decides over a hit."""
+PARTLY_TOLD = ("unified_swa_", "unified_mamba_")
+
+
+def test_every_match_there_is_is_compared() -> None:
+    """And most of them where only one answer is right."""
+    scripts = [script(name, None) for name in script_sources(None)]
+    matching = [one.name for one in scripts if any(step["op"] == "match" for step in one.steps)]
+    assert all(name.startswith((*EXACT, *PARTLY_TOLD)) for name in matching)
+    found = [match for one in scripts if one.name.startswith(EXACT) for match, is_told in asked(one) if is_told]
+    exact = [match for match in found if match.is_exact]
+    assert (len(matching), len(found), len(exact)) == (222, 2997, 1685)
+    assert sum(sum(match.cache) > 0 for match in exact) == 1271
+
+
+@pytest.mark.scripts(*EXACT)
 def test_a_prompt_hits_what_the_cache_found(golden_script: Script) -> None:
     for match, is_told in asked(golden_script):
         if is_told:
@@ -34,7 +50,7 @@ def test_a_prompt_hits_what_the_cache_found(golden_script: Script) -> None:
             assert max(map(sum, match.said)) >= sum(match.cache)
 
 
-@pytest.mark.scripts("unified_swa_", "unified_mamba_")
+@pytest.mark.scripts(*PARTLY_TOLD)
 def test_where_windows_and_states_are_not_announced_a_prompt_hits_no_less_than_the_cache_found(
     golden_script: Script,
 ) -> None:

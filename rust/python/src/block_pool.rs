@@ -116,7 +116,11 @@ impl PyBlockPool {
         self.lock().hold(&blocks, digests).map_err(refused)
     }
 
-    fn take<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = numbers::count)] count: usize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(taken) = self.lock().take(count) else {
             return Ok(None);
         };
@@ -165,7 +169,7 @@ impl PyBlockPool {
         self.lock().release(&blocks).map_err(refused)
     }
 
-    fn evict(&self, count: usize) -> usize {
+    fn evict(&self, #[pyo3(from_py_with = numbers::count)] count: usize) -> usize {
         let evicted = self.lock().evict(count);
         self.announce_evicted(&evicted);
         evicted.len()

@@ -298,7 +298,11 @@ fn announced_ids(
 }
 
 #[pyfunction]
-fn solve_none_hash(tokens: TokenArgument, parent: i64, block: i64) -> i64 {
+fn solve_none_hash(
+    tokens: TokenArgument,
+    #[pyo3(from_py_with = numbers::parent)] parent: i64,
+    #[pyo3(from_py_with = numbers::block)] block: i64,
+) -> i64 {
     none_hash(parent, tokens.as_slice(), block)
 }
 

@@ -85,7 +85,7 @@ impl PyPrefixIndex {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn new(
         py: Python<'_>,
-        block_size: i64,
+        #[pyo3(from_py_with = numbers::tokens_in_block)] block_size: u32,
         keep_tokens: bool,
         #[pyo3(from_py_with = numbers::max_pending_blocks)] max_pending_blocks: usize,
         max_pending_age_s: f64,
@@ -94,7 +94,7 @@ impl PyPrefixIndex {
         #[pyo3(from_py_with = numbers::max_sources)] max_sources: usize,
     ) -> PyResult<Self> {
         let config = Config {
-            block_size: blocks_of(py, block_size)?,
+            block_size,
             keep_tokens,
             pending: Bounds {
                 blocks: max_pending_blocks,
@@ -121,7 +121,7 @@ impl PyPrefixIndex {
         &self,
         py: Python<'_>,
         worker: &str,
-        block_size: Option<i64>,
+        #[pyo3(from_py_with = numbers::tokens_in_block_if_known)] block_size: Option<u32>,
         counted: bool,
         groups: Option<Vec<(u64, String, Option<u64>)>>,
     ) -> PyResult<WorkerHandle> {
@@ -130,7 +130,7 @@ impl PyPrefixIndex {
             stated: Some(Kind::read(&kind, window)),
         };
         let setup = WorkerSetup {
-            block_size: block_size.map(|size| blocks_of(py, size)).transpose()?,
+            block_size,
             counted,
             groups: groups.map(|groups| groups.into_iter().map(group).collect()),
         };
@@ -282,16 +282,6 @@ fn raise(py: Python<'_>, error: &IndexError) -> PyErr {
         IndexError::Snapshot(error) => classes::wire_fault(py, error.reason.clone(), error.offset),
         IndexError::Config(message) => classes::config_error(py, message.clone()),
         IndexError::Capacity { limit } => classes::capacity_error(py, error.to_string(), limit + 1, *limit),
-    }
-}
-
-fn blocks_of(py: Python<'_>, block_size: i64) -> PyResult<u32> {
-    match u32::try_from(block_size) {
-        Ok(size) if size > 0 => Ok(size),
-        _ => {
-            let message = format!("block_size: expected 1 to {} tokens, got {block_size}", u32::MAX);
-            Err(classes::config_error(py, message))
-        }
     }
 }
 

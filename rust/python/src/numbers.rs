@@ -60,6 +60,7 @@ macro_rules! arguments {
 arguments! { classes::config_error:
     block_size: usize = 1,
     index: u64 = 0,
+    max_bytes: usize = 0,
     max_event_blocks: usize = 0,
     max_event_bytes: usize = 0,
     max_parked_blocks: usize = 0,
@@ -69,12 +70,35 @@ arguments! { classes::config_error:
     page_size: usize = 1,
 }
 
+/// Tokens in a block of an index, or of an engine that it follows.
+pub(crate) fn tokens_in_block(object: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let refused = |got: &Bound<'_, PyAny>| {
+        let message = format!("block_size: expected 1 to {} tokens, got {got}", u32::MAX);
+        classes::config_error(object.py(), message)
+    };
+    match fitting(object, "block_size", 1_u32, |_, _| refused(object))? {
+        0 => Err(refused(object)),
+        size => Ok(size),
+    }
+}
+
+/// The same where it need not be known.
+pub(crate) fn tokens_in_block_if_known(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    (!object.is_none()).then(|| tokens_in_block(object)).transpose()
+}
+
 arguments! { classes::config_error, optional:
     sliding_window: u64 = 0,
 }
 
 arguments! { value_error:
+    block: i64 = i64::MIN,
+    count: usize = 0,
+    end: usize = 0,
+    page: usize = 0,
     pages: usize = 0,
+    parent: i64 = i64::MIN,
+    start: usize = 0,
 }
 
 arguments! { value_error, optional:

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::classes;
+use crate::numbers;
 use crate::wire::{dialect as dialect_of, payload};
 
 /// The batches of one rank, without what undoes itself.
@@ -36,7 +37,12 @@ impl CompactedLog {
 
     /// What is left, as batches of about `max_bytes`.
     #[pyo3(signature = (*, dialect = "sglang", max_bytes = 1_048_576))]
-    fn batches<'py>(&self, py: Python<'py>, dialect: &str, max_bytes: usize) -> PyResult<Bound<'py, PyList>> {
+    fn batches<'py>(
+        &self,
+        py: Python<'py>,
+        dialect: &str,
+        #[pyo3(from_py_with = numbers::max_bytes)] max_bytes: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
         let dialect = dialect_of(py, dialect)?;
         let batches = py.detach(|| self.locked(|log| log.batches(&dialect, max_bytes)));
         PyList::new(py, batches.iter().map(|batch| PyBytes::new(py, batch)))

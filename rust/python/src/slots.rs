@@ -4,11 +4,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvevents_core::slots::{PagePool, SlotError};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::{contiguous, is_swapped};
+use crate::numbers;
+
+/// As many as all memories have slots, by `kvevents.caches`.
+const MOST_PAGES: usize = 1 << 34;
 
 /// Slots, or blocks, that a caller passed: an int64 buffer, or any sequence of integers. A buffer must not be changed by
 /// other threads during the call.
@@ -37,12 +41,21 @@ impl<'py> FromPyObject<'_, 'py> for Slots {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         match PyBuffer::<i64>::get(&object) {
-            Ok(buffer) if is_swapped(buffer.format()) => object.extract().map(Self::Owned),
+            Ok(buffer) if is_swapped(buffer.format()) => copied(&object),
             Ok(buffer) if buffer.is_c_contiguous() => Ok(Self::Buffer(buffer)),
             Ok(buffer) => buffer.to_vec(object.py()).map(Self::Owned),
-            Err(_) => object.extract().map(Self::Owned),
+            Err(_) => copied(&object),
         }
     }
+}
+
+fn copied(object: &Bound<'_, PyAny>) -> PyResult<Slots> {
+    object.extract().map(Slots::Owned).map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyOverflowError>(object.py()) {
+            return error;
+        }
+        PyValueError::new_err(format!("slots: expected {} to {}, got others", i64::MIN, i64::MAX))
+    })
 }
 
 /// Pages of consecutive slots, free, lent or in the cache.
@@ -63,9 +76,16 @@ fn refused(error: SlotError) -> PyErr {
 #[pymethods]
 impl PyPagePool {
     #[new]
-    fn new(pages: usize, page_size: usize) -> PyResult<Self> {
+    fn new(
+        #[pyo3(from_py_with = numbers::pages)] pages: usize,
+        #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
+    ) -> PyResult<Self> {
         if page_size == 0 {
             return Err(PyValueError::new_err("page_size: expected at least 1, got 0"));
+        }
+        if pages > MOST_PAGES {
+            let message = format!("pages: expected at most {MOST_PAGES}, got {pages}");
+            return Err(PyValueError::new_err(message));
         }
         Ok(Self(Mutex::new(PagePool::new(pages, page_size))))
     }
@@ -80,7 +100,11 @@ impl PyPagePool {
         self.lock().available()
     }
 
-    fn lend<'py>(&self, py: Python<'py>, pages: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    fn lend<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = numbers::pages)] pages: usize,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Some(slots) = self.lock().allocate(pages) else {
             return Ok(None);
         };

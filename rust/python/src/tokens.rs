@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::TokenArgument;
+use crate::numbers;
 
 /// The whole pages of a token sequence: borrowed from what the caller passed, or a copy of its own after `cut`.
 #[pyclass(frozen, module = "kvevents._core.tokens")]
@@ -36,7 +37,11 @@ impl TokenPages {
 impl TokenPages {
     #[new]
     #[pyo3(signature = (tokens, page_size, *, bigram = false))]
-    fn new(tokens: TokenArgument, page_size: usize, bigram: bool) -> PyResult<Self> {
+    fn new(
+        tokens: TokenArgument,
+        #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
+        bigram: bool,
+    ) -> PyResult<Self> {
         let paging = Paging::new(page_size, bigram)
             .ok_or_else(|| PyValueError::new_err("page_size: expected at least 1, got 0"))?;
         let pages = paging.count(tokens.as_slice().len());
@@ -53,8 +58,12 @@ impl TokenPages {
     }
 
     #[pyo3(signature = (page, /))]
-    fn key<'py>(&self, py: Python<'py>, page: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let tokens = self.range(page, page + 1)?;
+    fn key<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = numbers::page)] page: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let tokens = self.range(page, page.saturating_add(1))?;
         PyBytes::new_with(py, tokens.key_len(), |out| {
             tokens.write_key(out);
             Ok(())
@@ -62,13 +71,17 @@ impl TokenPages {
     }
 
     #[pyo3(signature = (other, start, /))]
-    fn common(&self, other: &TokenPages, start: usize) -> PyResult<usize> {
+    fn common(&self, other: &TokenPages, #[pyo3(from_py_with = numbers::start)] start: usize) -> PyResult<usize> {
         let other = other.range(start, other.pages)?;
         Ok(self.paging.common(self.as_slice(), other))
     }
 
     #[pyo3(signature = (start, end, /))]
-    fn cut(&self, start: usize, end: usize) -> PyResult<Self> {
+    fn cut(
+        &self,
+        #[pyo3(from_py_with = numbers::start)] start: usize,
+        #[pyo3(from_py_with = numbers::end)] end: usize,
+    ) -> PyResult<Self> {
         Ok(Self {
             tokens: TokenArgument::Owned(self.range(start, end)?.to_vec()),
             paging: self.paging,

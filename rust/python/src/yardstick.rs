@@ -7,15 +7,21 @@ use sha2::{Digest, Sha256};
 use kvevents_core::tokens::TokenSlice;
 
 use crate::buffers::TokenArgument;
+use crate::numbers;
 
 #[pyfunction]
-fn sha256_floor(tokens: TokenArgument, page_size: usize) -> PyResult<[u8; 32]> {
+fn sha256_floor(
+    tokens: TokenArgument,
+    #[pyo3(from_py_with = numbers::page_size)] page_size: usize,
+) -> PyResult<[u8; 32]> {
     let TokenSlice::U32(ids) = tokens.as_slice() else {
         return Err(PyValueError::new_err("tokens: expected a buffer of 32-bit ids"));
     };
     if page_size == 0 {
         return Err(PyValueError::new_err("page_size: expected at least 1, got 0"));
     }
+    // No longer than what there is to hash.
+    let page_size = page_size.min(ids.len() + 1);
     let mut message = vec![0_u8; 32 + 4 * page_size];
     let mut start = 32;
     let mut digest = [0; 32];

@@ -4,10 +4,12 @@ use std::sync::Mutex;
 
 use kvevents_core::hash::sglang::EventFormat;
 use kvevents_core::recorder::Namings;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::hashing::choice;
+use crate::numbers;
 
 /// In the `dynamo` format an adapter's id is the end of an extra key: so many characters.
 const ADAPTER_ID_CHARS: usize = 32;
@@ -23,9 +25,13 @@ pub(super) fn registered(
     };
     let py = names.py();
     let look_up = |key: &str| -> PyResult<Option<String>> {
-        names
-            .call_method1(pyo3::intern!(py, "get"), (PyString::new(py, key),))?
-            .extract()
+        let get = names.getattr(pyo3::intern!(py, "get")).map_err(|_| {
+            let got = names.get_type();
+            PyTypeError::new_err(format!(
+                "lora_names: expected a mapping of names by extra key, got {got}"
+            ))
+        })?;
+        get.call1((PyString::new(py, key),))?.extract()
     };
     match (look_up(extra_key)?, format) {
         (None, EventFormat::Dynamo) => match extra_key.char_indices().rev().nth(ADAPTER_ID_CHARS - 1) {
@@ -51,7 +57,7 @@ impl AdapterNames {
     fn store(
         &self,
         extra_key: &str,
-        pages: usize,
+        #[pyo3(from_py_with = numbers::pages)] pages: usize,
         lora_names: Option<&Bound<'_, PyAny>>,
         event_format: &Bound<'_, PyString>,
     ) -> PyResult<Option<String>> {
@@ -72,7 +78,7 @@ impl AdapterNames {
     fn remove(
         &self,
         extra_key: &str,
-        pages: usize,
+        #[pyo3(from_py_with = numbers::pages)] pages: usize,
         lora_names: Option<&Bound<'_, PyAny>>,
         event_format: &Bound<'_, PyString>,
     ) -> PyResult<Option<String>> {
