@@ -265,7 +265,10 @@ class TierMachine(RuleBasedStateMachine):
 
     @rule(node=consumes(locked))
     def unlock(self, node: Node) -> None:
-        if node.held:
+        if self.cache._tree.is_foreign(node):  # of the process before a restart
+            with pytest.raises(ValueError, match="unlock: the node is another cache's"):
+                self.cache.unlock(node)
+        elif node.held:
             self.cache.unlock(node)
         self.take()
         at = next((at for at, lock in enumerate(self.locks) if lock.node is node), None)

@@ -383,3 +383,25 @@ def test_a_client_that_leaves_while_it_sends_is_no_error(path: str) -> None:
         assert sent[0]["status"] == 499
 
     with_engine(story)
+
+
+def test_an_open_session_finds_its_turns_again_and_a_closed_one_does_not() -> None:
+    async def cached(client: httpx.AsyncClient, start: int, **more: Any) -> int:
+        body = {"prompt": list(range(start, start + 100)), "max_tokens": 1, **more}
+        usage = (await client.post("/v1/completions", json=body)).json()["usage"]
+        found: int = usage["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    async def story(_engine: Engine, client: httpx.AsyncClient) -> None:
+        assert await cached(client, 0, session_id="chat") == 0
+        for other in range(1000, 6000, 1000):
+            await cached(client, other)
+        assert await cached(client, 0, session_id="chat") == 96
+        closed = [(await client.post("/close_session", json={"session_id": "chat"})).json() for _ in range(2)]
+        assert closed == [{"closed": True}, {"closed": False}]
+        for other in range(1000, 6000, 1000):
+            await cached(client, other)
+        assert await cached(client, 0) == 0
+        assert (await client.post("/close_session", json={})).status_code == 400
+
+    with_engine(story, keep_sessions=True, dp_size=1)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.announcer import Announcer
 from kvevents.caches.clock import Clock
-from kvevents.caches.component import Component, Gate, Insertion
+from kvevents.caches.component import Component, Insertion, kept, longest
 from kvevents.caches.eviction import EvictionPolicy, find_policy
 from kvevents.caches.evictor import Evictor
 from kvevents.caches.full import FullComponent
@@ -15,6 +15,7 @@ from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.layers import Layers, slots_of
 from kvevents.caches.node import Node
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
+from kvevents.caches.sessions import Sessions, SessionsLast
 from kvevents.caches.slots import SlotAllocator, join
 from kvevents.caches.supply import Supplies, joined, supplies_of
 from kvevents.caches.tree import Tree
@@ -28,9 +29,6 @@ Gaps: TypeAlias = dict[Component, Sequence[range]]
 """The units that an insert needs slots for: of each component that it brings some of, in the order of components."""
 Taken: TypeAlias = "dict[Component, array[int]]"
 """Slots for them."""
-Kept: TypeAlias = tuple[tuple[range, ...], bool]
-"""Units whose window an insert has brought, and whether it has brought the state."""
-NONE_KEPT: Kept = ((), False)
 
 
 class PrefixCache:
@@ -52,6 +50,7 @@ class PrefixCache:
         clock: Clock,
         beside: Iterable[Layers] = (),
         announce_groups: bool = False,
+        keep_sessions: bool = False,
     ) -> None:
         self.page_size = page_size
         self.bigram = bigram
@@ -61,7 +60,8 @@ class PrefixCache:
             raise ConfigError(f"recorder: expected one for pages of {page_size}, got {self._recorder.page_size}")
         group = CacheGroup(0, FullComponent.group) if announce_groups else None
         announcer = Announcer(self._recorder, group=group)
-        self._full = FullComponent(self.allocator, announcer, find_policy(eviction_policy))
+        policy = find_policy(eviction_policy)
+        self._full = FullComponent(self.allocator, announcer, SessionsLast(policy) if keep_sessions else policy)
         self._beside = [
             layers.component(
                 self._recorder, page_size=page_size, capacity=capacity, index=index, announce=announce_groups
@@ -72,6 +72,10 @@ class PrefixCache:
         self._by_group = {component.group: component for component in self._components}
         self._clock = clock
         self._tree = Tree(page_size, bigram=bigram, clock=clock, contents=self._components)
+        self._sessions = Sessions() if keep_sessions else None
+        if self._sessions is not None:
+            self._tree.follow(self._sessions)
+            self._tree.on_detach = self._sessions.left
         self._parts = len(self._beside)
         self._evictor = Evictor(self._tree, self._full, self._beside)
         self._recorder.clear()
@@ -144,7 +148,8 @@ class PrefixCache:
                 it needs, of all components, from the allocators, and evicts others for them where it must.
             extra_key: separates prompts, by adapter for instance.
             cache_salt: a tenant's secret that separates prompts and enters their hashes; an empty one is none.
-            session_id: passed on in the events, for attribution only.
+            session_id: passed on in the events, for attribution; and with `keep_sessions` what the session has cached
+                goes last, until `close_session`.
             priority: for the policy of that name; a path has the highest of its inserts.
             inserted_length: units of this prompt that were inserted before on behalf of the same request (chunked
                 prefill): nodes within it count no further hit.
@@ -195,8 +200,10 @@ class PrefixCache:
                 node.hits += 1
         for component in self._components:
             component.used(end)
-        kept = self._kept(gaps) if self._beside else NONE_KEPT
-        return InsertResult(insertion.prefix, length, end, *kept, self._refilled(gaps[self._full], insertion.prefix))
+        if self._sessions is not None and session_id is not None:
+            self._sessions.join(session_id, end)
+        brought = self._brought(gaps) if self._beside else ((), False)
+        return InsertResult(insertion.prefix, length, end, *brought, self._refilled(gaps[self._full], insertion.prefix))
 
     def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
         """Free at least so much of each component if so much is evictable: in the order of each, all or nothing a node.
@@ -266,9 +273,25 @@ class PrefixCache:
             for component in reversed(self._components):
                 component.unlock(node)
 
+    def close_session(self, session_id: str) -> bool:
+        """A session has ended: what it alone has wanted is evicted in the usual order again.
+
+        Announces nothing, since nothing is lost yet: removals follow when it is evicted. A later insert of the session
+        opens it again.
+
+        Returns:
+            Whether anything was kept for it; never without `keep_sessions`.
+        """
+        wanted = [] if self._sessions is None else self._sessions.close(session_id)
+        for node in wanted:
+            self._moved(node)
+        return bool(wanted)
+
     def reset(self) -> None:
         """Drop everything, locked or not, and announce that nothing is held any more."""
         nodes = list(self._tree)
+        if self._sessions is not None:
+            self._sessions.clear()
         for component in self._components:
             component.reset(nodes)
         self._tree.clear()
@@ -313,11 +336,17 @@ class PrefixCache:
         nodes = list(self._tree)
         for component in self._components:
             component.check_integrity(nodes)
+        if self._sessions is not None:
+            self._sessions.check_integrity(nodes)
 
     def _component(self, name: str) -> Component:
         if name not in self._by_group:
             raise ValueError(f"component: expected one of {', '.join(self._by_group)}, got {name!r}")
         return self._by_group[name]
+
+    def _moved(self, node: Node) -> None:
+        """A node may have come to stand earlier in the order of eviction."""
+        self._full.offer(node)
 
     def _check_own(self, call: str, node: Node) -> None:
         """Refuse what another cache has returned: to count a lock here would leave both caches with a wrong count."""
@@ -339,14 +368,8 @@ class PrefixCache:
 
     def _make_room_below(self, end: Node, counts: Sequence[int]) -> None:
         """Evict until so many slots of each component are free, and nothing on the path down to `end`."""
-        kept = [] if end.is_root else self._components
-        for component in kept:
-            component.lock(end, whole=True)
-        try:
+        with kept(self._components, end):
             self._evictor.make_room(counts)
-        finally:
-            for component in kept:
-                component.unlock(end)
 
     def _adopt(self, gaps: Gaps, supplies: Supplies) -> Taken:
         """The caller's slots for what an insert needs: taken over all or, where some are refused, none."""
@@ -369,20 +392,11 @@ class PrefixCache:
         self._tree.attach(node, parent)
         return node
 
-    def _kept(self, gaps: Gaps) -> Kept:
-        """What an insert says of the components beside full attention."""
+    def _brought(self, gaps: Gaps) -> tuple[tuple[range, ...], bool]:
+        """The units whose window an insert has brought, and whether it has brought the state."""
         found = {component.group: missing for component, missing in gaps.items()}
         return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
 
     def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:  # noqa: ARG002 - tiers have some
         """What an insert says of full attention: the gaps that it has filled in the prefix."""
         return ()
-
-
-def longest(path: list[Node], gates: Sequence[Gate]) -> list[Node]:
-    """The part of a path that a prompt can be continued from, as gates see it."""
-    usable = 0
-    for index, node in enumerate(path, 1):
-        if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node
-            usable = index
-    return path[:usable]

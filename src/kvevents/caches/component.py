@@ -1,8 +1,9 @@
 """What a model keeps on the nodes of a tree, and what all kinds of it have in common."""
 
+import contextlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from kvevents.caches.node import Node
@@ -79,3 +80,25 @@ class Component(Residence):
     @abstractmethod
     def fill(self, insertion: Insertion, slots: "array[int]", tree: Tree) -> None:
         """Put slots, adopted before, where they were missing; after the new pages were attached."""
+
+
+def longest(path: list[Node], gates: Sequence[Gate]) -> list[Node]:
+    """The part of a path that a prompt can be continued from, as gates see it."""
+    usable = 0
+    for index, node in enumerate(path, 1):
+        if all([opens(node) for opens in gates]):  # noqa: C419 - every gate has to see every node
+            usable = index
+    return path[:usable]
+
+
+@contextlib.contextmanager
+def kept(components: Sequence[Component], end: Node) -> Iterator[None]:
+    """All that there is on the path down to `end` is locked meanwhile."""
+    held = [] if end.is_root else components
+    for component in held:
+        component.lock(end, whole=True)
+    try:
+        yield
+    finally:
+        for component in held:
+            component.unlock(end)

@@ -7,8 +7,7 @@ from itertools import takewhile
 from typing import Literal, TypeAlias, Unpack, get_args
 
 from kvevents.caches.backup import HostBackups
-from kvevents.caches.cache import longest
-from kvevents.caches.component import Component
+from kvevents.caches.component import Component, kept, longest
 from kvevents.caches.demotion import DemotingEvictor
 from kvevents.caches.inputs import Slots, Tokens
 from kvevents.caches.layers import FullAttention, Layers
@@ -315,6 +314,9 @@ class HiRadixCache(UnifiedRadixCache):
         if self._storage is not None:
             self._storage.transfers.check_integrity(nodes)
 
+    def _moved(self, node: Node) -> None:
+        self._tiers.note(node)
+
     def _index(self, component: str) -> int:
         return self._components.index(self._component(component))
 
@@ -346,15 +348,9 @@ class HiRadixCache(UnifiedRadixCache):
         short = count - host.full.allocator.available
         if short <= 0:
             return
-        kept = [] if end.is_root else self._components
-        for component in kept:
-            component.lock(end, whole=True)
-        try:
+        with kept(self._components, end):
             freed = self._tiers.evict(host, 0, short)
-        finally:
-            for component in kept:
-                component.unlock(end)
-            self._note_path(end)
+        self._note_path(end)
         if freed < short:
             available = host.full.allocator.available
             message = f"{count} host slots were asked for, {available} are free and no others can be evicted"

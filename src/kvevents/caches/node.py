@@ -60,6 +60,7 @@ class Node:
         created: the clock's reading when the node was made.
         hits: inserts that came by.
         priority: the highest of the inserts that came by.
+        sessions: the open ones that want the node, where the cache keeps count of them; None: nobody does.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class Node:
         "parts",
         "priority",
         "reach",
+        "sessions",
         "slots",
     )
 
@@ -105,6 +107,7 @@ class Node:
         self.created: float = 0
         self.hits = 0
         self.priority = priority
+        self.sessions: set[str] | None = None
 
     @property
     def is_root(self) -> bool:

@@ -34,6 +34,8 @@ class RadixCache(PrefixCache):
         recorder: where changes are announced, with an event format and adapters' names of its own; one cache each.
         announce_groups: accepted as by every cache; changes nothing here, since full attention is the only group and
             its events say all there is to know.
+        keep_sessions: full-attention KV that inserts with a `session_id` came by is evicted after all other, what more
+            sessions want later than what fewer do, until `close_session`.
         allocator: the KV memory, `capacity` slots; by default a `PagedSlotAllocator`.
 
     Raises:
@@ -50,6 +52,7 @@ class RadixCache(PrefixCache):
         event_format: EventFormat = "default",
         recorder: EventRecorder | None = None,
         announce_groups: bool = False,  # noqa: ARG002 - common to all caches
+        keep_sessions: bool = False,
         allocator: SlotAllocator | None = None,
     ) -> None:
         super().__init__(
@@ -60,5 +63,6 @@ class RadixCache(PrefixCache):
             event_format=event_format,
             recorder=recorder,
             allocator=allocator,
+            keep_sessions=keep_sessions,
             clock=WalkClock(),
         )

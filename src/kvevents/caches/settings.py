@@ -18,4 +18,5 @@ class CacheSettings(TypedDict, total=False):
     event_format: EventFormat
     recorder: EventRecorder | None
     announce_groups: bool
+    keep_sessions: bool
     allocator: SlotAllocator | None

@@ -77,8 +77,8 @@ class Transfer:
         self._kept += [(copies, upper) for copies, node in self._kept if node is lower and copies.part(upper).locks]
 
     def nodes(self) -> Iterable[Node]:
-        """All nodes it is about."""
-        return {self.end, *(node for move in self.moves for node in move.nodes)}
+        """All nodes it is about, each once, in an order that is the same in every run."""
+        return dict.fromkeys([self.end, *(node for move in self.moves for node in move.nodes)])
 
 
 class Transfers:

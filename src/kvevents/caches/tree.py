@@ -47,6 +47,8 @@ class Tree:
         self.bigram = bigram
         self._clock = clock
         self._contents = contents
+        self.on_detach: Callable[[Node, Node], None] | None = None
+        """Told of each node that has left, and of the one above it."""
         self._roots: dict[Namespace, Node] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -162,6 +164,8 @@ class Tree:
         assert not node.children, "its children would be lost"
         del parent.children[node.pages.key(0)]
         node.parent = None
+        if self.on_detach is not None:
+            self.on_detach(node, parent)
         if parent.is_root and not parent.children:
             del self._roots[parent.namespace]
         return parent

@@ -38,6 +38,8 @@ class UnifiedRadixCache(PrefixCache):
             `sliding_window` and `mamba`. Then a router can see how much of a prompt can be reused: as far as `full`
             holds it, at the last point where the window before it is whole and where there is a state. The window on
             the wire counts the current token too, as models do. Only dialects of maps have a place for groups.
+        keep_sessions: full-attention KV that inserts with a `session_id` came by is evicted after all other, what more
+            sessions want later than what fewer do, until `close_session`.
         allocator: the slots for full attention, `capacity` of them; by default a `PagedSlotAllocator`.
 
     Raises:
@@ -55,6 +57,7 @@ class UnifiedRadixCache(PrefixCache):
         event_format: EventFormat = "default",
         recorder: EventRecorder | None = None,
         announce_groups: bool = False,
+        keep_sessions: bool = False,
         allocator: SlotAllocator | None = None,
     ) -> None:
         kinds = [type(layers) for layers in components]
@@ -68,6 +71,7 @@ class UnifiedRadixCache(PrefixCache):
             event_format=event_format,
             recorder=recorder,
             allocator=allocator,
+            keep_sessions=keep_sessions,
             clock=StepClock(),
             announce_groups=announce_groups,
             beside=[layers for layers in components if not isinstance(layers, FullAttention)],

@@ -50,6 +50,7 @@ def engine(
     mamba_slots: int | None = _CONFIG.mamba_slots,
     components: Components = _CONFIG.components,
     announce_groups: bool = _CONFIG.announce_groups,
+    keep_sessions: bool = _CONFIG.keep_sessions,
     host_tokens: int | None = _CONFIG.host_tokens,
     write_policy: WritePolicy | None = _CONFIG.write_policy,
     storage: str | None = _CONFIG.storage,
@@ -61,8 +62,9 @@ def engine(
 ) -> None:
     """Serve a simulated engine: real scheduling, cache, events and HTTP, only the GPU is a timing model.
 
-    It answers /v1/completions, /v1/chat/completions, /generate, /v1/models, /server_info, /flush_cache, /holdings,
-    /health and /metrics. Once it listens it prints one line of JSON with its `url` and its `kv_events`.
+    It answers /v1/completions, /v1/chat/completions, /generate, /v1/models, /server_info, /flush_cache,
+    /close_session, /holdings, /health and /metrics. Once it listens it prints one line of JSON with its `url` and its
+    `kv_events`.
     SIGINT and SIGTERM let running requests end, shortly, and stop it.
 
     Example: `kvevents engine --port 30000 --kv-events-config '{"endpoint": "tcp://*:5557"}'`
@@ -100,6 +102,8 @@ def engine(
             (hierarchical).
         announce_groups: Announce windows and states too, so that a router knows how much of a prompt can be reused
             (swa, mamba, unified, hierarchical).
+        keep_sessions: Evict what requests with a `session_id` have cached after everything else, until POST
+            /close_session with that id (all but block_pool).
         host_tokens: Host memory of each rank, in tokens; by default twice --max-total-tokens (hierarchical).
         write_policy: When what is cached is copied to host memory: write_through, at its first insert (the default),
             write_through_selective, at its second, or write_back, when it is evicted (hierarchical).
@@ -141,6 +145,7 @@ def engine(
             mamba_slots=mamba_slots,
             components=components,
             announce_groups=announce_groups,
+            keep_sessions=keep_sessions,
             host_tokens=host_tokens,
             write_policy=write_policy,
             storage=storage,

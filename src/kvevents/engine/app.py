@@ -17,6 +17,7 @@ from kvevents.engine.exchange import Exchange
 from kvevents.engine.metrics import engine_registry
 from kvevents.engine.protocol import (
     ChatRequest,
+    CloseSessionRequest,
     CompletionRequest,
     GenerateRequest,
     RequestError,
@@ -44,6 +45,7 @@ def create_app(engine: Engine) -> Starlette:
             Route("/server_info", api.server_info),
             Route("/get_server_info", api.server_info),
             Route("/flush_cache", api.flush_cache, methods=["GET", "POST"]),
+            Route("/close_session", api.close_session, methods=["POST"]),
             Route("/pause_generation", api.pause, methods=["POST"]),
             Route("/continue_generation", api.resume, methods=["POST"]),
             Route("/holdings", api.holdings),
@@ -115,6 +117,10 @@ class _Api:
         if not self._engine.flush():
             raise RequestError("the cache is in use: requests are waiting or running; flush once they are done")
         return _json({"success": True, "message": "Cache flushed."})
+
+    async def close_session(self, http: Request) -> Response:
+        form = decode_request(await self._body(http), CloseSessionRequest)
+        return _json({"closed": self._engine.close_session(form.session_id)})
 
     async def pause(self, _http: Request) -> Response:
         self._engine.pause()

@@ -47,6 +47,7 @@ _ONLY_OF: Mapping[str, tuple[CacheName, ...]] = MappingProxyType(
         "mamba_slots": ("mamba", "unified", "hierarchical"),
         "components": ("unified", "hierarchical"),
         "announce_groups": (*HYBRID_CACHES, "hierarchical"),
+        "keep_sessions": ("radix", *HYBRID_CACHES, "hierarchical"),
         "host_tokens": ("hierarchical",),
         "write_policy": ("hierarchical",),
         "storage": ("hierarchical",),
@@ -138,6 +139,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         mamba_slots: states that there is room for, those of running requests included; None: 512.
         components: kinds of layers (unified, hierarchical); full attention is always among them. Empty: all of them
             (unified), or full attention alone (hierarchical).
+        keep_sessions: what requests with a `session_id` have cached goes last, until the session is closed.
         host_tokens: host memory of each rank, in tokens (hierarchical); None: twice `max_total_tokens`.
         write_policy: when what is cached is copied to host memory (hierarchical); None: `write_through`.
         storage: what keeps a copy of what is in host memory (hierarchical): `memory`, of this process, or a folder, in
@@ -172,6 +174,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mamba_slots: int | None = None
     components: tuple[ComponentName, ...] = ()
     announce_groups: bool = False
+    keep_sessions: bool = False
     host_tokens: int | None = None
     write_policy: WritePolicy | None = None
     storage: str | None = None

@@ -142,6 +142,10 @@ class Engine:
             rank.flush()
         return True
 
+    def close_session(self, session_id: str) -> bool:
+        """A session has ended: what is cached for it goes in the usual order again; whether anything was."""
+        return sum([rank.close_session(session_id) for rank in self.ranks]) > 0
+
     def pause(self) -> None:
         """Start no further step on any rank; what was recorded is published."""
         for rank in self.ranks:
@@ -175,6 +179,7 @@ class Engine:
             "max_queued_requests": config.max_queued_requests,
             "chunked_prefill_size": config.chunked_prefill_size,
             "radix_eviction_policy": config.eviction_policy,
+            "keep_sessions": config.keep_sessions,
             "layers": config.layers,
             "sliding_window_size": config.window_size or None,
             "mamba_slots": config.states or None,

@@ -56,7 +56,7 @@ class _Common(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
 
-Form = TypeVar("Form", bound=_Common)
+Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class StreamOptions(msgspec.Struct):
@@ -155,6 +155,12 @@ class GenerateRequest(_Common, kw_only=True):
         wanted = self.sampling_params.max_new_tokens if self.sampling_params else None
         param = "text" if self.input_ids is None else "input_ids"
         return Prompt(_tokens(given, tokenizer, param), 128 if wanted is None else wanted)
+
+
+class CloseSessionRequest(msgspec.Struct):
+    """Body of `/close_session`, as SGLang has it."""
+
+    session_id: str
 
 
 def decode_request(body: bytes, form: type[Form]) -> Form:

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Sized
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+from kvevents.caches import PrefixCache
 from kvevents.engine.announcer import Announcer, EventSource
 from kvevents.engine.clock import Clock
 from kvevents.engine.request import Request, RequestState
@@ -121,6 +122,10 @@ class Rank:
         self.cache.reset()
         self.announcer.at_rest()
         return True
+
+    def close_session(self, session_id: str) -> bool:
+        """What is cached for a session goes in the usual order again; whether anything was."""
+        return isinstance(self.cache, PrefixCache) and self.cache.close_session(session_id)
 
     def close(self) -> None:
         """Publish what there is and close what the rank has open, once `run` has ended; again is a no-op."""

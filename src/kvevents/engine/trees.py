@@ -40,6 +40,7 @@ def make_tree(config: EngineConfig, *, records: bool, store: TierStore | None = 
         eviction_policy=config.eviction_policy,
         recorder=EventRecorder(config.page_size, event_format=event_format, enabled=records),
         announce_groups=config.announce_groups,
+        keep_sessions=config.keep_sessions,
         **below,
     )
 
