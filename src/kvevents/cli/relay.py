@@ -12,15 +12,17 @@ from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.errors import ConfigError
 from kvevents.transport import Source, SourceState, discover, rank_sources
-from kvevents.transport.relay import Relay, RelaySettings, RelayStats, StreamStats
+from kvevents.transport.relay import Relay, RelaySettings, RelayStats, ServerInfo, StreamStats
 
 _DEFAULTS = RelaySettings()
+_HTTP = ("http://", "https://")
 
 
 def relay(
     *workers: str,
     endpoint: str = "tcp://127.0.0.1:*",
     replay_endpoint: str = "tcp://127.0.0.1:*",
+    http: str = "127.0.0.1:0",
     window: Duration = _DEFAULTS.window_s,
     coalesce: Literal["off", "adjacent", "chain", "compact"] = _DEFAULTS.coalesce,
     dialect: Literal["auto", "sglang", "sglang-array", "vllm", "vllm-array"] = _DEFAULTS.dialect,
@@ -37,8 +39,9 @@ def relay(
 ) -> None:
     """Follow engines' events and publish them anew, coalesced: consumers read the relay as if it were the engine.
 
-    Once it listens it prints one line of JSON that says where. Then it tells on stderr what goes through, and every
-    change of a source's state. SIGINT and SIGTERM send what waits and stop it.
+    Once it listens it prints one line of JSON with the `url` of each worker, whose /server_info is the engine's with
+    the relay's sockets in it, and its `kv_events`; /stats tells the counts. Then it tells on stderr what goes through,
+    and every change of a source's state. SIGINT and SIGTERM send what waits and stop it.
 
     Example: `kvevents relay http://127.0.0.1:30000 --log /var/lib/kvevents --window 20ms`
 
@@ -49,6 +52,7 @@ def relay(
         endpoint: Where the first engine's rank 0 is published. Further ranks and engines take the next ports, or with
             port * or 0 free ones, which the log remembers.
         replay_endpoint: The same for the sockets that repeat batches.
+        http: Where /server_info is served, host:port. With port 0 a free one, which changes with each start.
         window: How long an event waits for others, such as 20ms.
         coalesce: How far the events of a window are merged: off, adjacent, chain or compact.
         dialect: How they are written; auto is as the engine does.
@@ -63,11 +67,11 @@ def relay(
         every: How often rates are told.
         json: Rates and states are JSON lines on stdout.
     """
-    sources = [
-        source for worker in workers for source in _sources(worker, source_replay, source_topic, source_ranks, bind)
-    ]
+    found = {worker: _sources(worker, source_replay, source_topic, source_ranks, bind) for worker in workers}
+    sources = [source for of_worker in found.values() for source in of_worker]
     if not sources:
         raise ConfigError("relay: expected the URL or the socket of at least one engine; see --help")
+    urls = {of_worker[0].worker_id: url for url, of_worker in found.items() if url.startswith(_HTTP)}
     settings = RelaySettings(
         window_s=window,
         coalesce=coalesce,
@@ -76,14 +80,29 @@ def relay(
         replay_s=replay_time,
     )
     tell = _tell_json if json else _tell
-    with (
-        _until_signal() as stopped,
-        Relay(
-            sources, endpoint, replay_listen=replay_endpoint, topic=topic, log=log, settings=settings, on_state=tell
-        ) as running,
-    ):
-        names = dict.fromkeys(source.worker_id for source in sources)
-        print_json({"workers": [{"worker_id": name, "kv_events": running.describe(name)} for name in names]})
+    with contextlib.ExitStack() as opened:
+        stopped = opened.enter_context(_until_signal())
+        running = opened.enter_context(
+            Relay(
+                sources,
+                endpoint,
+                replay_listen=replay_endpoint,
+                topic=topic,
+                log=log,
+                settings=settings,
+                on_state=tell,
+            )
+        )
+        info = opened.enter_context(ServerInfo(running, urls, listen=http))
+        print_json(
+            {
+                "url": info.url,
+                "workers": [
+                    {"worker_id": name, "url": info.url_of(name), "kv_events": running.describe(name)}
+                    for name in running.worker_ids
+                ],
+            }
+        )
         if log is None:
             note("no --log: after a restart consumers have to begin anew")
         before = StreamStats()
@@ -92,7 +111,7 @@ def relay(
 
 
 def _sources(worker: str, replay: str | None, topic: str, ranks: int, bind: bool) -> list[Source]:
-    if not worker.startswith(("http://", "https://")):
+    if not worker.startswith(_HTTP):
         return rank_sources(worker, worker, ranks, replay_endpoint=replay, topic=topic, bind=bind or None)
     if replay or topic or ranks > 1:
         raise ConfigError(

@@ -116,6 +116,16 @@ def discover(
     )
 
 
+def fetch_server_info(worker_url: str, *, api_key: str | None = None, timeout_s: float = 5.0) -> bytes:
+    """The body of an engine's `GET /server_info`, as it came, under the limits of `discover`.
+
+    Raises:
+        ConfigError: the URL is none.
+        TransportError: the engine cannot be reached, or does not answer with status 200.
+    """
+    return _get(_Worker.parse(worker_url), api_key, timeout_s)
+
+
 def _endpoints(events: _KvEvents, worker_host: str) -> tuple[str, str | None]:
     """Live and replay endpoint of rank 0."""
     if events.endpoint is not None:

@@ -8,7 +8,8 @@ with Relay(discover("http://127.0.0.1:30000"), "tcp://127.0.0.1:*", replay_liste
 """
 
 from kvevents.transport.relay.relay import Relay
+from kvevents.transport.relay.server_info import ServerInfo
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import RelayStats, StreamStats
 
-__all__ = ["Relay", "RelaySettings", "RelayStats", "StreamStats"]
+__all__ = ["Relay", "RelaySettings", "RelayStats", "ServerInfo", "StreamStats"]

@@ -92,11 +92,7 @@ class Relay:
                     self._restore(source)
             self._open(listen, replay_listen)
         except BaseException:
-            self._close_outlets()
-            self._context.term()
-            self._worker.shutdown()
-            if self._journal is not None:
-                self._journal.close()
+            self._end()
             raise
         self._thread = threading.Thread(target=self._run, name="kvevents-relay", daemon=True)
         self._thread.start()
@@ -107,6 +103,11 @@ class Relay:
             self._stop()
             raise
 
+    @property
+    def worker_ids(self) -> list[str]:
+        """The workers, in the order of their sources."""
+        return list(self._workers)
+
     def endpoints(self, worker_id: str) -> tuple[str, str]:
         """Where rank 0 of a worker is published and repeated.
 
@@ -116,6 +117,14 @@ class Relay:
         if worker_id not in self._endpoints:
             raise ConfigError(f"no worker {worker_id!r}; known are {sorted(self._endpoints)}")
         return self._endpoints[worker_id]
+
+    def source_endpoint(self, worker_id: str, dp_rank: int | None = None) -> str:
+        """The live address of a source in use, with the real port of one that is bound here.
+
+        Raises:
+            ConfigError: there is no such source.
+        """
+        return self._subscriber.endpoint(worker_id, dp_rank)
 
     def sources(self, worker_id: str) -> list[Source]:
         """The streams of a worker, for a consumer on this machine.
@@ -157,6 +166,7 @@ class Relay:
             description["replay_endpoint_port_base"] = replay.port
         else:
             description["replay_endpoint"] = str(replay)
+        description["snapshot"] = True
         if ranks[0].groups:
             description["groups"] = ranks[0].groups
         return description
@@ -263,12 +273,7 @@ class Relay:
             _log.exception("the relay has ended")
             raise
         finally:
-            self._loop.close()
-            self._close_outlets()
-            self._context.term()
-            self._worker.shutdown()
-            if self._journal is not None:
-                self._journal.close()
+            self._end()
 
     def _patience(self) -> float | None:
         deadlines = [deadline for stream in self._streams.values() if (deadline := stream.deadline()) is not None]
@@ -332,9 +337,14 @@ class Relay:
         self._wake()
         self._thread.join()
 
-    def _close_outlets(self) -> None:
+    def _end(self) -> None:
+        self._loop.close()
         for outlet in self._outlets.values():
             outlet.close()
+        self._context.term()
+        self._worker.shutdown()
+        if self._journal is not None:
+            self._journal.close()
 
 
 class _Sink:
