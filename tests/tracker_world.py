@@ -1,9 +1,15 @@
 """A `SequenceTracker` without sockets: messages go in, what it does is written down."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
 from kvevents.transport.frames import Message
-from kvevents.transport.picture import Verdict
+from kvevents.transport.picture import Restored, Verdict
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
+from kvevents.transport.snapshot import SnapshotHead, digest_of, pack_parts
 from kvevents.transport.state import Reason, SourceCounters, State, StateMachine
 
 LIVE = (State.LIVE, Reason.COMPLETE)
@@ -17,21 +23,24 @@ def batch(sequence: int, life: str = "a") -> Message:
 class World:
     """A tracker with a clock and a sink that write down what happens."""
 
-    def __init__(self, *, replay: bool = True, **settings: float) -> None:
+    def __init__(self, *, replay: bool = True, snapshot: bool | None = False, **settings: Any) -> None:
         self.now = 100.0
         self.applied: list[str] = []
         self.asked: list[int] = []
+        self.asked_snapshots: list[bytes] = []
+        self.restored = Restored()
         self.clears = 0
         self.verdicts: dict[str, Verdict] = {}
         self.moves: list[str] = []
         self.count = SourceCounters()
         self.machine = StateMachine(self.count, lambda: self.moves.append(str(self.machine.state)), "connecting")
-        self.settings = DeliverySettings(**settings)  # type: ignore[arg-type]  # numbers by name
+        self.settings = DeliverySettings(**settings)
         self.tracker = SequenceTracker(
             self,
             self.machine,
             self.count,
             has_replay=replay,
+            snapshot=snapshot,
             topic=b"kv",
             settings=self.settings,
             clock=lambda: self.now,
@@ -47,6 +56,29 @@ class World:
 
     def ask(self, start: int, /) -> None:
         self.asked.append(start)
+
+    def ask_snapshot(self, request: bytes, /) -> None:
+        self.asked_snapshots.append(request)
+
+    def restore(self, parts: Sequence[bytes | memoryview], sequence: int | None, /) -> Restored:
+        self.clear()
+        if self.restored.failure is None:
+            self.applied += [bytes(part).decode() for part in parts]
+        return self.restored
+
+    def snapshot(self, sequence: int | None, *parts: str, life: str = "a", **fields: Any) -> None:
+        """The answer to the first request: a snapshot in one chunk, or a head with other fields alone."""
+        data = b"".join(pack_parts(part.encode() for part in parts))
+        digest = None if sequence is None else digest_of(batch(sequence, life).payload)
+        values: dict[str, Any] = {
+            "status": "ready",
+            "id": 7,
+            "sequence": sequence,
+            "digest": digest,
+            "size": len(data),
+            "chunks": 1,
+        }
+        self.tracker.snapshot(msgspec.msgpack.encode(SnapshotHead(**values | fields)), data)
 
     def live(self, *sequences: int, life: str = "a") -> None:
         for sequence in sequences:
@@ -69,7 +101,9 @@ class World:
             self.tracker.tick()
 
     def time_out(self) -> None:
+        """The request under way gets no answer, or no further one, in time; nor does a probe later."""
         self.wait(self.settings.replay_timeout_s)
+        self.wait(0)
 
     def started(self, *sequences: int) -> "World":
         """Connected and recovered from a buffer with these batches."""

@@ -144,7 +144,7 @@ def test_a_killed_broker_loses_nothing(server: NatsServer, settings: JetStreamSe
         assert sink.payloads() == [store(number) for number in range(800)]
         assert publisher.stats().broker.sessions == 3
         assert publisher.stats().dropped == 0
-    assert (State.DEGRADED, Reason.GAP) not in states
+    assert (State.DEGRADED, Reason.GAP_UNREPAIRED) not in states
 
 
 def test_a_broker_that_forgets_its_last_messages_gets_them_again(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_full_queue_leaves_a_gap_that_is_seen_and_ends_with_a_clear(tmp_path: 
         assert publisher.stats().dropped == 4
         with server, JetStreamSubscriber(settings, sink) as subscriber:
             # nothing follows the dropped ones: the publisher's record tells
-            expect(subscriber, State.DEGRADED, Reason.GAP)
+            expect(subscriber, State.DEGRADED, Reason.GAP_UNREPAIRED)
             assert subscriber.state("w").counters.missing == 4
             assert sink.sequences() == list(range(5))
             publisher.publish(KVEventBatch(0.0, [AllBlocksCleared()]))

@@ -237,7 +237,7 @@ def test_a_replay_socket_that_does_not_answer_leaves_the_stream_flowing() -> Non
         engine.answers = False
         until(lambda: engine.publish(b"x", sequence=57 + len(engine.buffer)) and len(sink.applied) > 3)
         state = reached(subscriber, State.DEGRADED)
-        assert state.code in {Reason.LATE_JOIN, Reason.REPLAY_SILENT, Reason.GAP}
+        assert state.code in {Reason.LATE_JOIN, Reason.REPLAY_SILENT, Reason.GAP_UNREPAIRED}
         assert state.counters.timeouts >= 1
 
 

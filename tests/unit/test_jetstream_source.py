@@ -64,7 +64,7 @@ def test_each_number_is_applied_once() -> None:
     assert world.counts().counters.duplicates == 2
 
 
-@pytest.mark.parametrize(("sequences", "reason", "missing"), [((3,), Reason.LATE_JOIN, 3), ((0, 5), Reason.GAP, 4)])
+@pytest.mark.parametrize(("sequences", "reason", "missing"), [((3,), Reason.LATE_JOIN, 3), ((0, 5), Reason.GAP_UNREPAIRED, 4)])
 def test_what_is_missing_makes_it_degraded_until_a_clear(
     sequences: tuple[int, ...], reason: Reason, missing: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_the_record_tells_a_restart_and_last_batches_that_were_dropped() -> None
     world.source.confirm(6)  # not all of it is read yet
     assert world.state() == (State.LIVE, Reason.COMPLETE)
     world.source.confirm(7)
-    assert world.state() == (State.DEGRADED, Reason.GAP)
+    assert world.state() == (State.DEGRADED, Reason.GAP_UNREPAIRED)
     assert world.counts().counters.missing == 3
     world.take(5)
     assert world.counts().counters.missing == 3
@@ -152,7 +152,7 @@ def test_parts_make_a_batch_whatever_came_between() -> None:
     send_parts(world, 1, 0, 2)
     send_parts(world, 2, 0, 1, 2)
     assert world.sink.sequences() == [0, 2]
-    assert world.state() == (State.DEGRADED, Reason.GAP)
+    assert world.state() == (State.DEGRADED, Reason.GAP_UNREPAIRED)
 
 
 def test_a_batch_that_is_too_large_is_given_up() -> None:

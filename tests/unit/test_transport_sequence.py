@@ -153,7 +153,7 @@ def test_a_gap_without_replay_degrades_and_the_stream_goes_on() -> None:
     world.tracker.connected()
     world.live(0, 1, 4, 5)
     assert world.applied == names(0, 1, 4, 5)
-    assert world.state == (State.DEGRADED, Reason.GAP)
+    assert world.state == (State.DEGRADED, Reason.GAP_UNREPAIRED)
     assert (world.count.gaps, world.count.missing) == (1, 2)
 
 

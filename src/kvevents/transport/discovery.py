@@ -40,6 +40,7 @@ class _KvEvents(msgspec.Struct):
     replay_endpoint: str | None = None
     replay_endpoint_port_base: _Port | None = None
     groups: tuple[GroupSpec, ...] | None = None  # kvevents' own
+    snapshot: bool | None = None  # kvevents' own
 
 
 class _ServerInfo(msgspec.Struct):
@@ -108,6 +109,7 @@ def discover(
         live,
         events.dp_size or 1,
         replay_endpoint=replay,
+        snapshot=events.snapshot if replay is not None else None,
         topic=events.topic or "",
         bind=bind,
         block_size=events.block_size,

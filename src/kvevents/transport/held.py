@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Iterator
 
+from kvevents.transport.snapshot import digest_of
+
 
 def _digest(payload: bytes) -> int:
     # Keyed SipHash, different in every process: digests are compared, never kept or sent.
@@ -10,13 +12,17 @@ def _digest(payload: bytes) -> int:
 
 
 class RecentBatches:
-    """Digests of the last `size` batches by sequence number, and of number 0 as long as it counts."""
+    """Digests of the last `size` batches by sequence number, and of number 0 as long as it counts.
+
+    Besides of one that was never seen, of which a snapshot has told the digest.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._digests: dict[int, int] = {}
         self._order: deque[int] = deque()  # the keys of `_digests` as they came; to ask a dictionary is dear
         self._first: int | None = None
+        self._pledged: tuple[int, bytes] | None = None
 
     def add(self, sequence: int, payload: bytes) -> None:
         """Remembers a batch; the oldest is forgotten when there are too many."""
@@ -32,7 +38,13 @@ class RecentBatches:
     def same(self, sequence: int, payload: bytes) -> bool | None:
         """Whether `sequence` had these bytes; None if that is not known."""
         known = self._first if sequence == 0 else self._digests.get(sequence)
+        if known is None and self._pledged is not None and self._pledged[0] == sequence:
+            return self._pledged[1] == digest_of(payload)
         return None if known is None else known == _digest(payload)
+
+    def pledge(self, sequence: int, digest: bytes) -> None:
+        """`sequence` has bytes of this digest (`digest_of`)."""
+        self._pledged = sequence, digest
 
     def covers(self, sequence: int) -> bool:
         """Whether `sequence` lies in the range that is remembered (it may have been skipped there)."""
@@ -42,7 +54,7 @@ class RecentBatches:
         """Forgets everything."""
         self._digests.clear()
         self._order.clear()
-        self._first = None
+        self._first = self._pledged = None
 
 
 class HeldBatches:

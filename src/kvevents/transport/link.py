@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -11,13 +11,13 @@ from zmq.utils.monitor import parse_monitor_message
 from kvevents.errors import WireError
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.frames import Message
-from kvevents.transport.picture import Verdict
+from kvevents.transport.picture import Restored, Verdict
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.sink import EventSink, judge
+from kvevents.transport.sink import EventSink, judge, read_report, restore_part
 from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, no_socket, open_socket
 from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
@@ -78,6 +78,7 @@ class SourceLink:
             self._machine,
             self._count,
             has_replay=source.replay_endpoint is not None,
+            snapshot=source.snapshot,
             topic=source.topic.encode(),
             settings=settings,
             clock=time.monotonic,
@@ -89,6 +90,7 @@ class SourceLink:
                 loop=loop,
                 open_socket=self._open,
                 on_reply=self._take_reply,
+                on_snapshot=self._tracker.snapshot,
                 on_malformed=self._count_malformed,
                 guard=self._guard,
             )
@@ -163,9 +165,7 @@ class SourceLink:
             detail = f"batch {sequence} could not be applied: {type(error).__name__}: {error}"
             return Verdict(Fault(Reason.SINK_FAILED, detail, mendable=False))
         self._is_untouched = False
-        rank: object = getattr(report, "dp_rank", None)
-        if isinstance(rank, int):
-            self._ranks.add(rank)
+        self._note_rank(report)
         verdict = judge(report, sequence, payload)
         self._count.skipped += verdict.fault is not None
         return verdict
@@ -179,10 +179,37 @@ class SourceLink:
                 self._note_failure(error, "what it held could not be cleared")
         self._is_untouched = True
 
+    def restore(self, parts: Sequence[bytes | memoryview], sequence: int | None, /) -> Restored:
+        """Hands a snapshot to the sink, part by part, in place of what it holds."""
+        self.clear()
+        fault = None
+        try:
+            for part in parts:
+                report = restore_part(self._sink, self.source, part, sequence)
+                self._is_untouched = False
+                self._note_rank(report)
+                fault = fault or read_report(report, sequence, "the snapshot")
+        except Exception as error:
+            self._note_failure(error, "a snapshot could not be put in place")
+            self.clear()
+            return Restored(failure=f"{type(error).__name__}: {error}")
+        self._count.skipped += fault is not None
+        return Restored(fault=fault)
+
     def ask(self, start: int, /) -> None:
         """Sends a replay request."""
         assert self._replay is not None
         self._replay.ask(start)
+
+    def ask_snapshot(self, request: bytes, /) -> None:
+        """Sends a request for a snapshot."""
+        assert self._replay is not None
+        self._replay.ask_snapshot(request)
+
+    def _note_rank(self, report: object) -> None:
+        rank: object = getattr(report, "dp_rank", None)
+        if isinstance(rank, int):
+            self._ranks.add(rank)
 
     def _apply(self, sequence: int, payload: bytes) -> object:
         return self._sink.apply(self.source.worker_id, payload, seq=sequence, dp_rank=self.source.dp_rank)
@@ -250,7 +277,7 @@ class SourceLink:
 
     def _explain_connecting(self, problem: str) -> None:
         if self._machine.state is State.CONNECTING:
-            self._machine.move(State.CONNECTING, Reason.NOT_REACHED, f"{problem} at {self.source.endpoint}")
+            self._machine.move(Reason.NOT_REACHED, f"{problem} at {self.source.endpoint}")
 
     def _revive(self) -> None:
         """Connects anew: ZMQ gives up for good on a peer that broke the protocol, or sent too long a message."""
@@ -289,6 +316,6 @@ class SourceLink:
                 self._revive_at = None
                 self._tracker.disconnected()
                 detail = f"given up: {type(error).__name__}: {error}; remove and add the source to try again"
-                self._machine.move(State.LOST, Reason.INTERNAL_ERROR, detail)
+                self._machine.move(Reason.INTERNAL_ERROR, detail)
 
         return guarded

@@ -1,5 +1,6 @@
 """What has been applied of one source, and why that may not be all."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from kvevents.transport.held import RecentBatches
@@ -22,6 +23,18 @@ FINE = Verdict()
 """Applied as it should be; what nearly every batch gets."""
 
 
+class Restored(NamedTuple):
+    """What became of a snapshot.
+
+    Attributes:
+        failure: why it could not be put in place, for people; the source then holds nothing. None if it could.
+        fault: what of it could not be used.
+    """
+
+    failure: str | None = None
+    fault: Fault | None = None
+
+
 class Effects(Protocol):
     """What the sequencing does to the world; none of it raises."""
 
@@ -31,8 +44,14 @@ class Effects(Protocol):
     def clear(self) -> None:
         """Drops everything that the source holds."""
 
+    def restore(self, parts: Sequence[bytes | memoryview], sequence: int | None, /) -> Restored:
+        """Lets the source hold what a snapshot says, and nothing else."""
+
     def ask(self, start: int, /) -> None:
         """Asks the replay socket from `start` on; answers to earlier requests no longer count."""
+
+    def ask_snapshot(self, request: bytes, /) -> None:
+        """Sends a frame that asks the replay socket for a snapshot or a part of one."""
 
 
 class Picture:
@@ -73,6 +92,14 @@ class Picture:
         self._effects.clear()
         self.last = self.fault = None
         self._recent.clear()
+
+    def adopt(self, sequence: int | None, digest: bytes | None, fault: Fault | None) -> None:
+        """Goes on from a snapshot, which is in place: `sequence` is the last number that it covers."""
+        self.last = sequence
+        self.fault = fault
+        self._recent.clear()
+        if sequence is not None and digest is not None:
+            self._recent.pledge(sequence, digest)
 
     def blame(self, fault: Fault) -> None:
         """Notes why the picture is incomplete; the first reason stays, for it is the root of later ones."""

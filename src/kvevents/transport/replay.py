@@ -7,6 +7,7 @@ import zmq
 from kvevents.errors import WireError
 from kvevents.transport.frames import Message, read_reply, sequence_frame
 from kvevents.transport.poll_loop import PollLoop
+from kvevents.transport.snapshot import is_snapshot_answer
 from kvevents.transport.sockets import ZmqSocket, connect_socket
 
 _REPLIES_A_TURN = 1_024
@@ -22,6 +23,7 @@ class ReplayClient:
         loop: watches the socket; its thread makes every call here.
         open_socket: makes a socket with the subscriber's settings.
         on_reply: called with every reply, and with None for the end mark.
+        on_snapshot: called with head and chunk of every answer to a request for a snapshot.
         on_malformed: called for a message that is neither.
         guard: wraps what the loop calls, so that a failure ends this source only.
     """
@@ -33,6 +35,7 @@ class ReplayClient:
         loop: PollLoop,
         open_socket: Callable[[str, int], ZmqSocket],
         on_reply: Callable[[Message | None], None],
+        on_snapshot: Callable[[bytes, bytes], None],
         on_malformed: Callable[[], None],
         guard: Callable[[Callable[[], None]], Callable[[], None]],
     ) -> None:
@@ -40,6 +43,7 @@ class ReplayClient:
         self._loop = loop
         self._open_socket = open_socket
         self._on_reply = on_reply
+        self._on_snapshot = on_snapshot
         self._on_malformed = on_malformed
         self._guard = guard
         self._dealer: ZmqSocket | None = None
@@ -51,6 +55,17 @@ class ReplayClient:
         Raises:
             TransportError: the endpoint cannot be used, or there are too many sockets.
         """
+        self._send(sequence_frame(start))
+
+    def ask_snapshot(self, request: bytes) -> None:
+        """Asks for a snapshot, or a chunk of one; the same holds.
+
+        Raises:
+            TransportError: the endpoint cannot be used, or there are too many sockets.
+        """
+        self._send(request)
+
+    def _send(self, request: bytes) -> None:
         if self._dealer is None or not self._is_free:
             self.close()
             self._dealer = dealer = self._open_socket(self._endpoint, zmq.DEALER)
@@ -58,7 +73,7 @@ class ReplayClient:
             connect_socket(dealer, self._endpoint)
             self._loop.register(dealer, self._guard(self._read))
         self._is_free = False
-        self._dealer.send_multipart((b"", sequence_frame(start)), zmq.NOBLOCK)
+        self._dealer.send_multipart((b"", request), zmq.NOBLOCK)
 
     def close(self) -> None:
         """Closes the socket; `ask` opens a new one."""
@@ -73,7 +88,12 @@ class ReplayClient:
             if dealer is None or dealer is not self._dealer:
                 break  # what came before made us ask through another one
             try:
-                reply = read_reply(dealer.recv_multipart(zmq.NOBLOCK))
+                frames = dealer.recv_multipart(zmq.NOBLOCK)
+                if is_snapshot_answer(frames):
+                    self._is_free = True
+                    self._on_snapshot(frames[2], frames[3])
+                    continue
+                reply = read_reply(frames)
             except zmq.Again:
                 break
             except WireError:

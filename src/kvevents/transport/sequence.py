@@ -12,17 +12,14 @@ No sockets and no clock of its own, so that every order of messages can be tried
 from collections.abc import Callable, Sequence
 
 from kvevents.transport.frames import Message
-from kvevents.transport.held import HeldBatches
-from kvevents.transport.picture import Effects, Picture, starts_late
-from kvevents.transport.request import ReplayRequest
+from kvevents.transport.picture import Effects
+from kvevents.transport.recovery import Recovery
+from kvevents.transport.request import ReplayRequest, SnapshotRequest
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.standing import Standing
-from kvevents.transport.state import Fault, Reason, SourceCounters, StateMachine
-
-_MAX_CONTRADICTIONS = 3
+from kvevents.transport.state import Reason, SourceCounters, StateMachine
 
 
-class SequenceTracker:
+class SequenceTracker(Recovery):
     """The state machine of one source: messages and moments go in, effects and states come out.
 
     One thread at a time. Each public method that takes news ends by moving the state machine.
@@ -32,9 +29,13 @@ class SequenceTracker:
         machine: where the state is kept.
         counters: where everything is counted.
         has_replay: whether there is a replay socket to ask.
+        snapshot: whether the publisher offers snapshots; None: not known.
         topic: the prefix subscribed to, to recognise a publisher that uses another.
         settings: times and limits.
         clock: monotonic seconds.
+
+    Attributes:
+        snapshot_failure: why the last snapshot could not be had or used; empty if none failed.
     """
 
     def __init__(
@@ -44,27 +45,22 @@ class SequenceTracker:
         counters: SourceCounters,
         *,
         has_replay: bool,
+        snapshot: bool | None = None,
         topic: bytes = b"",
         settings: DeliverySettings,
         clock: Callable[[], float],
     ) -> None:
-        self._effects = effects
-        self._count = counters
-        self._has_replay = has_replay
-        self._settings = settings
-        self._clock = clock
-        self._picture = Picture(effects, counters, settings.window)
-        self._standing = Standing(machine, has_replay=has_replay, topic=topic)
-        self._held = HeldBatches(settings.hold_batches, settings.hold_bytes)
-        self._request: ReplayRequest | None = None
-        self._horizon: int | None = None  # the highest number known to be published
-        self._heard: int | None = None  # the last number that came live over this connection
-        self._vouched: int | None = None  # the highest number applied whose bytes came live over this connection
-        self._distrusted = False  # the replay socket speaks of another stream than the live one
-        self._may_mend = True  # a full replay has not failed in its middle over this connection
-        self._contradictions = 0
-        self._retry_s = settings.idle_probe_s
-        self._next_probe = 0.0
+        super().__init__(
+            effects,
+            machine,
+            counters,
+            has_replay=has_replay,
+            snapshot=snapshot,
+            topic=topic,
+            settings=settings,
+            clock=clock,
+        )
+        self._lease_end: float | None = clock() + settings.lost_grace_s
 
     @property
     def last_sequence(self) -> int | None:
@@ -73,32 +69,48 @@ class SequenceTracker:
 
     def deadline(self) -> float | None:
         """When `tick` wants to be called next, on the tracker's clock; None: not before other news."""
+        if not self._standing.connected:
+            return self._lease_end
         if self._request is not None:
             return self._request.deadline
-        return self._next_probe if self._can_probe() else None
+        if not self._can_probe():
+            return None
+        return min(self._next_probe, self._next_snapshot) if self._wants_snapshot() else self._next_probe
 
     # News: what happened.
 
     def connected(self) -> None:
         """The live socket has reached a publisher, for the first time or again."""
         reconnected = self._standing.connect()
+        self._lease_end = None
         self._count.reconnects += reconnected
         self._heard = self._vouched = None
         self._distrusted = False
         self._may_mend = True
         self._contradictions = 0
-        self._retry_s = self._settings.idle_probe_s
-        if self._has_replay:
-            self._ask(Reason.RECONNECTED if reconnected and self._picture.last is not None else Reason.FIRST_REPLAY)
-        elif reconnected and self._picture.last is not None:
-            self._blame(
-                Reason.RECONNECTED, "the connection broke; without a replay endpoint what was missed is unknown"
-            )
+        self._retry_s = self._snapshot_retry_s = self._settings.idle_probe_s
+        self._next_snapshot = 0.0
+        self._offers = self._said
+        if self._is_unproven:
+            self._count.restarts += 1
+            self._forget()
+        if not self._has_replay:
+            if reconnected and self._picture.last is not None:
+                self._blame(
+                    Reason.UNSEEN_TIME, "the connection broke; without a replay endpoint what was missed is unknown"
+                )
+        elif self._picture.last is not None:
+            self._ask(Reason.RECONNECTED)
+        elif self._offers:
+            self._ask_snapshot()
+        else:
+            self._ask(Reason.FIRST_REPLAY)
         self._move()
 
     def disconnected(self) -> None:
         """The publisher is gone; ZMQ goes on trying to reach it."""
         self._standing.connected = False
+        self._lease_end = self._clock() + self._settings.lost_grace_s
         self._request = None
         self._held.clear()  # whoever is reached next is asked for all of it
         self._horizon = self._picture.last
@@ -138,9 +150,10 @@ class SequenceTracker:
     def reply(self, message: Message) -> None:
         """One batch of the answer to the replay request."""
         request = self._request
-        if request is None:
+        if not isinstance(request, ReplayRequest):
             return
-        request.deadline = self._clock() + self._settings.replay_timeout_s
+        if not request.is_probe:
+            request.deadline = self._clock() + self._settings.replay_timeout_s
         self._note_answer()
         if message.topic is not None:
             self._standing.compare_topic(message.topic)
@@ -154,24 +167,59 @@ class SequenceTracker:
         if request is None:
             return
         self._note_answer()
-        if not request.answered and (request.checks or request.purpose is Reason.MENDING):
+        if isinstance(request, SnapshotRequest):
+            self._refuse_snapshot()
+        elif not request.answered and (request.checks or request.purpose is Reason.MENDING):
             self._contradicted(request)  # it does not know what its own engine published
         else:
             self._request = None
             self._settle(request)
         self._move()
 
+    def snapshot(self, head: bytes, chunk: bytes) -> None:
+        """An answer to a request for a snapshot."""
+        if isinstance(self._request, SnapshotRequest):
+            self._take_chunk(self._request, head, chunk)
+            self._move()
+
     def tick(self) -> None:
-        """Time has passed: ends requests that brought nothing, and asks an idle source whether a batch was lost."""
+        """Time has passed.
+
+        Ends requests that brought nothing, asks an idle source whether a batch was lost, and lets go of what a source
+        holds that has been gone for too long.
+        """
         now = self._clock()
-        if self._request is not None:
-            if now >= self._request.deadline:
-                self._time_out(self._request)
+        request = self._request
+        if not self._standing.connected:
+            if self._lease_end is not None and now >= self._lease_end:
+                self._expire()
+        elif isinstance(request, SnapshotRequest):
+            if now >= request.deadline:
+                self._wait_for_snapshot(request)
+        elif request is not None:
+            if now >= request.deadline:
+                self._time_out(request)
         elif self._can_probe() and now >= self._next_probe:
             fault = self._picture.fault
             self._count.probes += 1
             self._ask(Reason.MENDING if fault is not None and fault.mendable else Reason.IDLE)
         self._move()
+
+    def _expire(self) -> None:
+        self._lease_end = None
+        self._standing.expired = True
+        self._count.expired += 1
+        self._forget()
+
+    def _wants_snapshot(self) -> bool:
+        """Whether one would help: there is a fault, and nothing is known to speak against it."""
+        return self._picture.fault is not None and self._offers is not False and self._can_ask()
+
+    def _move(self) -> None:
+        """The end of all news: a fault that a snapshot may mend has one fetched, and the state follows."""
+        if self._request is None and self._wants_snapshot() and self._can_ask_snapshot():
+            self._ask_snapshot()
+        self._standing.show(self._picture, self._request)
 
     # Live messages.
 
@@ -215,7 +263,7 @@ class SequenceTracker:
             if picture.last is None:
                 self._blame(Reason.LATE_JOIN, f"joined at sequence {sequence}, {because}: earlier blocks are unknown")
             else:
-                self._blame(Reason.GAP, f"{missing} batches before sequence {sequence} were lost, {because}")
+                self._blame(Reason.GAP_UNREPAIRED, f"{missing} batches before sequence {sequence} were lost, {because}")
             self._take(sequence, payload)
 
     def _judge_old(self, sequence: int, payload: bytes) -> None:
@@ -237,228 +285,5 @@ class SequenceTracker:
         self._see(sequence)
         self._hold(sequence, payload)
 
-    def _see(self, sequence: int) -> None:
-        """`sequence` has been published."""
-        self._horizon = sequence if self._horizon is None else max(self._horizon, sequence)
-
-    def _hold(self, sequence: int, payload: bytes) -> bool:
-        self._count.held_dropped += self._held.add(sequence, payload)
-        return sequence in self._held
-
     def _is_held(self, sequence: int, payload: bytes) -> bool:
         return sequence in self._held and self._held[sequence] == payload
-
-    def _vouch(self, sequence: int) -> None:
-        self._vouched = sequence if self._vouched is None else max(self._vouched, sequence)
-
-    # Replies.
-
-    def _judge_first_reply(self, request: ReplayRequest, message: Message) -> bool:
-        """Tells the incarnation by the first reply; whether that reply is to be placed."""
-        sequence = message.sequence
-        if sequence < request.start:
-            return False  # a server that begins earlier than asked
-        request.answered = True
-        if not request.checks:
-            if request.purpose is Reason.MENDING:
-                self._begin_mending(sequence)
-            return True
-        if sequence == request.start:
-            if self._picture.same(sequence, message.payload) is False:
-                self._contradicted(request)
-            return False
-        if not request.is_probe or sequence > self._picture.next:
-            self._forget()  # the buffer has moved on: whether this is the same engine cannot be known
-            self._picture.blame(starts_late(sequence, request.start))
-        return True
-
-    def _begin_mending(self, first: int) -> None:
-        if first == 0:
-            self._forget()
-        else:
-            self._picture.blame(starts_late(first, 0))
-
-    def _place_reply(self, request: ReplayRequest, sequence: int, payload: bytes) -> None:
-        picture = self._picture
-        if picture.last is None and sequence > 0:
-            self._count.missing += sequence
-            picture.blame(starts_late(sequence, 0))
-            self._take(sequence, payload, replayed=True)
-        elif sequence == picture.next:
-            self._take(sequence, payload, replayed=True)
-        elif sequence < picture.next:
-            if picture.same(sequence, payload) is False:
-                self._contradicted(request)
-            else:
-                self._count.duplicates += 1
-            return
-        else:
-            self._see(sequence)
-            if sequence in self._held or not self._hold(sequence, payload):
-                return
-        request.note_new(sequence)
-
-    def _settle(self, request: ReplayRequest) -> None:
-        """After a replay: applies what is held, and asks again or gives up where numbers are still missing."""
-        if request.is_probe and request.brought:
-            self._count.found_by_probe += request.brought
-            self._standing.note_found(heard_live=self._heard is not None)
-        if not self._release_in_order(request):
-            return
-        if self._is_behind() and request.ceiling is not None and not self._is_better(request):
-            self._give_up(request.ceiling)
-        if self._is_behind():
-            self._ask(Reason.FIRST_REPLAY if self._picture.last is None else Reason.GAP)
-            return
-        self._contradictions = 0
-        self._held.reopen()
-        settings = self._settings
-        self._next_probe = self._clock() + (settings.idle_probe_s if request.is_probe else settings.settle_s)
-
-    def _release_in_order(self, request: ReplayRequest) -> bool:
-        """Applies held batches up to the first hole; False if they contradict what was replayed."""
-        picture = self._picture
-        for sequence in self._held:
-            payload = self._held[sequence]
-            if sequence > picture.next:
-                break
-            if sequence < picture.next and picture.same(sequence, payload) is False:
-                self._contradicted(request)
-                return False
-            self._held.pop(sequence)
-            if sequence == picture.next:
-                self._take(sequence, payload)
-            else:
-                self._count.duplicates += 1
-                self._vouch(sequence)
-        return True
-
-    def _is_better(self, request: ReplayRequest) -> bool:
-        """Whether the replay made the first hole smaller or, as far as all of it could be held, another one."""
-        return request.hole != self._hole() or (request.filled and self._held.cut is None)
-
-    def _give_up(self, ceiling: int) -> None:
-        """Accepts that what is missing below `ceiling` will not come, and applies what is held above it."""
-        picture, cut = self._picture, self._held.cut
-        missing = 0
-        for sequence in self._held:
-            if sequence > ceiling and sequence != picture.next:
-                break
-            missing += sequence - picture.next
-            payload = self._held[sequence]
-            self._held.pop(sequence)
-            self._take(sequence, payload)
-        self._count.missing += missing
-        if cut is None and picture.next <= ceiling:
-            missing += ceiling + 1 - picture.next  # counted when the next batch shows the gap again
-            self._horizon = picture.last if self._held.highest is None else self._held.highest
-        self._blame(
-            Reason.BATCH_MISSING,
-            f"{missing} batches up to sequence {ceiling} were dropped by the publisher or have left its replay buffer",
-            mendable=False,
-        )
-
-    # Requests.
-
-    def _can_ask(self) -> bool:
-        return self._has_replay and self._standing.silent is None and not self._distrusted
-
-    def _can_probe(self) -> bool:
-        return self._has_replay and self._standing.connected and not self._distrusted
-
-    def _ask(self, purpose: Reason) -> None:
-        last = None if purpose is Reason.MENDING else self._picture.last
-        self._request = ReplayRequest(
-            purpose,
-            start=last or 0,
-            checks=last is not None,
-            ceiling=self._horizon if self._is_behind() else None,
-            hole=self._hole(),
-            deadline=self._clock() + self._settings.replay_timeout_s,
-        )
-        self._held.reopen()
-        self._count.requests += 1
-        self._effects.ask(self._request.start)
-
-    def _note_answer(self) -> None:
-        self._standing.silent = None
-        self._retry_s = self._settings.idle_probe_s
-
-    def _time_out(self, request: ReplayRequest) -> None:
-        settings = self._settings
-        self._count.timeouts += 1
-        self._request = None
-        self._standing.miss_reply(settings.replay_timeout_s)
-        if request.purpose is Reason.MENDING and request.answered:
-            self._may_mend = False  # it would clear, and fail in the same place, again and again
-        if request.purpose is Reason.RECONNECTED:
-            self._blame(Reason.RECONNECTED, "the connection broke and the replay socket does not say what was missed")
-        self._next_probe = self._clock() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, max(settings.retry_max_s, settings.idle_probe_s))
-        self._release_held()
-
-    def _release_held(self) -> None:
-        """Judges what is held without a replay."""
-        for sequence in self._held:
-            payload = self._held[sequence]
-            self._held.pop(sequence)
-            self._judge(sequence, payload)
-        self._horizon = self._picture.last
-
-    def _contradicted(self, request: ReplayRequest) -> None:
-        """The replay socket has other bytes for a known number, or does not know it: a new incarnation.
-
-        Unless the live socket vouches for that number over one unbroken connection, or it goes on like
-        that: then the two sockets belong to different publishers.
-        """
-        self._contradictions += 1
-        vouched = self._vouched is not None and self._vouched >= request.start
-        probing = request.purpose in {Reason.IDLE, Reason.MENDING}
-        if (probing and vouched) or self._contradictions >= _MAX_CONTRADICTIONS:
-            self._request = None
-            self._distrusted = True
-            self._release_held()
-            self._blame(
-                Reason.REPLAY_MISMATCH,
-                "the replay socket does not repeat what the live socket brought: do both belong to the same rank,"
-                " and is the engine's buffer_steps above 0?",
-            )
-        else:
-            self._count.restarts += 1
-            self._forget()
-            self._ask(Reason.RESTARTED)
-
-    # The picture.
-
-    def _is_behind(self) -> bool:
-        return self._horizon is not None and self._horizon >= self._picture.next
-
-    def _hole(self) -> tuple[int, int | None]:
-        return self._picture.next, self._held.lowest
-
-    def _take(self, sequence: int, payload: bytes, *, replayed: bool = False) -> None:
-        self._see(sequence)
-        self._picture.take(sequence, payload, replayed=replayed)
-        if not replayed and self._heard is not None and sequence <= self._heard:
-            self._note_taken(sequence)
-
-    def _note_taken(self, sequence: int) -> None:
-        """`sequence`, just applied, came live over this connection."""
-        self._see(sequence)
-        self._vouch(sequence)
-        fault = self._picture.fault
-        if self._standing.silent is None and (fault is None or not fault.mendable):
-            self._next_probe = self._clock() + self._settings.idle_probe_s
-
-    def _forget(self) -> None:
-        self._picture.forget()
-        self._vouched = None
-        self._horizon = self._held.highest  # what is held came from the new incarnation
-
-    def _blame(self, reason: Reason, detail: str, *, mendable: bool = True) -> None:
-        """Notes a fault; without a replay socket that can be trusted, no full replay mends it."""
-        mendable = mendable and self._has_replay and self._may_mend and not self._distrusted
-        self._picture.blame(Fault(reason, detail, mendable))
-
-    def _move(self) -> None:
-        self._standing.show(self._picture, self._request)

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from kvevents.errors import WireError
+from kvevents.errors import ConfigError, WireError
 from kvevents.events import AllBlocksCleared
 from kvevents.transport.picture import FINE, Verdict
 from kvevents.transport.source import Source
@@ -12,12 +12,16 @@ from kvevents.wire import decode_batch
 _CLEAR_TAG = b"AllBlocksCleared"
 _HARMLESS_SKIP = "unknown-tag"
 
+IMAGE_MAGIC = b"KVERANK\0"
+"""What an image of `PrefixIndex.snapshot_worker` begins with."""
+
 
 class EventSink(Protocol):
     """Takes batches, always from one thread at a time per subscriber. `PrefixIndex` is one.
 
-    A sink may have two methods more, as the index has them: `add_worker`, which is called when a source is added whose
-    block size, residency or groups are given, and `set_state`, which is called whenever a source's state changes.
+    A sink may have three methods more, as the index has them: `add_worker`, which is called when a source is added
+    whose block size, residency or groups are given, `set_state`, which is called whenever a source's state changes, and
+    `restore_worker`, which is given the images of a snapshot; without it only snapshots made of batches can be used.
     """
 
     def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> object:
@@ -39,22 +43,41 @@ def register(sink: EventSink, source: Source) -> None:
         add_worker(source.worker_id, **said | {"groups": dict(enumerate(source.groups)) or None})
 
 
-def read_report(report: object, sequence: int) -> Fault | None:
+def restore_part(sink: EventSink, source: Source, part: bytes | memoryview, sequence: int | None) -> object:
+    """Hands one part of a snapshot to a sink that holds nothing of the source, or earlier parts of the same.
+
+    Raises:
+        ConfigError: an image, and the sink takes none.
+        WireError: bytes that are neither a batch nor an image.
+    """
+    if bytes(part[: len(IMAGE_MAGIC)]) != IMAGE_MAGIC:
+        return sink.apply(source.worker_id, bytes(part), seq=None, dp_rank=source.dp_rank)
+    restore_worker = getattr(sink, "restore_worker", None)
+    if restore_worker is None:
+        raise ConfigError(
+            f"{type(sink).__name__} has no restore_worker: it can use a snapshot made of batches, not of images"
+        )
+    report: object = restore_worker(source.worker_id, part, seq=sequence, dp_rank=source.dp_rank)
+    return report
+
+
+def read_report(report: object, sequence: int | None, what: str | None = None) -> Fault | None:
     """What a batch's report says against the picture: an index that left something out is not complete."""
+    what = what or f"batch {sequence}"
     ignored: object = getattr(report, "ignored", None)
     if ignored is not None:
-        return Fault(Reason.BATCH_IGNORED, f"batch {sequence} was not applied: {ignored}", mendable=False)
+        return Fault(Reason.BATCH_IGNORED, f"{what} was not applied: {ignored}", mendable=False)
     error: object = getattr(report, "error", None)
     if error is not None:
-        return Fault(Reason.SETTING_CONTRADICTED, f"batch {sequence}: {error}", mendable=False)
+        return Fault(Reason.SETTING_CONTRADICTED, f"{what}: {error}", mendable=False)
     dropped: object = getattr(report, "dropped", 0)
     if isinstance(dropped, int) and dropped > 0:
-        detail = f"batch {sequence}: {dropped} blocks that waited for their parent or place were dropped"
+        detail = f"{what}: {dropped} blocks that waited for their parent or place were dropped"
         return Fault(Reason.BLOCKS_DROPPED, detail, mendable=False)
     skipped: Any = getattr(report, "skipped", ())
     for event in skipped if isinstance(skipped, list | tuple) else ():
         if event.code != _HARMLESS_SKIP:
-            detail = f"batch {sequence}: an event was skipped ({event.code} at byte {event.offset}: {event.reason})"
+            detail = f"{what}: an event was skipped ({event.code} at byte {event.offset}: {event.reason})"
             return Fault(Reason.EVENT_SKIPPED, detail, mendable=False)
     return None
 

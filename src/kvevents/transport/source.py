@@ -21,6 +21,8 @@ class Source:
         worker_id: the worker's name, the same for all of its ranks.
         endpoint: the live socket, `tcp://host:port`, `ipc://path` or `inproc://name`.
         replay_endpoint: the socket that repeats batches; without one a gap cannot be repaired.
+        snapshot: whether the publisher offers snapshots on its replay socket. True: a late joiner asks for one first.
+            None: not known; it is asked for where a replay is not enough. False: never asked for.
         dp_rank: the rank to take where a batch names none; None leaves it as the batches say.
         topic: only topics with this prefix are received; empty receives all.
         bind: True where the publisher connects and this side has to bind (vLLM with a concrete host
@@ -38,6 +40,7 @@ class Source:
     endpoint: str
     _: KW_ONLY
     replay_endpoint: str | None = None
+    snapshot: bool | None = None
     dp_rank: int | None = None
     topic: str = ""
     bind: bool | None = None
@@ -50,15 +53,11 @@ class Source:
         where = f"source {self.worker_id!r}"
         if not isinstance(self.worker_id, str) or not self.worker_id:
             raise ConfigError(f"worker_id: expected a name, got {self.worker_id!r}")
-        live = Endpoint.parse(self.endpoint)
-        if not self.bind:
-            live.to_connect()
-        if self.replay_endpoint is not None:
-            Endpoint.parse(self.replay_endpoint).to_connect()
-            if self.replay_endpoint == self.endpoint:
-                raise ConfigError(
-                    f"{where}: the live and the replay endpoint are both {self.endpoint}; they are two sockets"
-                )
+        self._check_endpoints(where)
+        if self.snapshot and self.replay_endpoint is None:
+            raise ConfigError(
+                f"{where}: expected a replay_endpoint with snapshot=True: that is where they are asked for"
+            )
         if self.dp_rank is not None and (not isinstance(self.dp_rank, int) or self.dp_rank < 0):
             raise ConfigError(f"{where}: expected dp_rank to be None or 0 and more, got {self.dp_rank!r}")
         if not isinstance(self.topic, str):
@@ -70,6 +69,21 @@ class Source:
         if self.keys is not None:
             raise ConfigError(f"{where}: keys are reserved for a later version; leave them None")
 
+    def _check_endpoints(self, where: str) -> None:
+        live = Endpoint.parse(self.endpoint)
+        if not self.bind:
+            live.to_connect()
+        if self.replay_endpoint is not None:
+            Endpoint.parse(self.replay_endpoint).to_connect()
+            if self.replay_endpoint == self.endpoint:
+                raise ConfigError(
+                    f"{where}: the live and the replay endpoint are both {self.endpoint}; they are two sockets"
+                )
+        elif self.snapshot:
+            raise ConfigError(
+                f"{where}: expected a replay_endpoint, which snapshot=True needs: they are asked for there"
+            )
+
 
 def rank_sources(
     worker_id: str,
@@ -77,6 +91,7 @@ def rank_sources(
     ranks: int,
     *,
     replay_endpoint: str | None = None,
+    snapshot: bool | None = None,
     topic: str = "",
     bind: bool | None = None,
     block_size: int | None = None,
@@ -93,6 +108,7 @@ def rank_sources(
             worker_id,
             rank_endpoint(endpoint, rank),
             replay_endpoint=None if replay_endpoint is None else rank_endpoint(replay_endpoint, rank),
+            snapshot=snapshot,
             dp_rank=rank,
             topic=topic,
             bind=bind,

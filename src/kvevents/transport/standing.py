@@ -1,8 +1,8 @@
 """Where facts about a source become its state."""
 
 from kvevents.transport.picture import Picture
-from kvevents.transport.request import ReplayRequest
-from kvevents.transport.state import Fault, Reason, State, StateMachine
+from kvevents.transport.request import ReplayRequest, SnapshotRequest
+from kvevents.transport.state import TRANSITIONS, Fault, Reason, StateMachine
 
 _DEAF_PROBES = 2
 
@@ -19,12 +19,14 @@ class Standing:
         connected: whether the live socket has a publisher.
         silent: set while the replay socket does not answer.
         deaf: set while the live socket brings nothing although the replay socket shows that it should.
+        expired: the publisher has been gone for so long that what it held was dropped.
     """
 
     def __init__(self, machine: StateMachine, *, has_replay: bool, topic: bytes) -> None:
         self.connected = False
         self.silent: Fault | None = None
         self.deaf: Fault | None = None
+        self.expired = False
         self._machine = machine
         self._has_replay = has_replay
         self._topic = topic
@@ -36,6 +38,7 @@ class Standing:
         before = self._was_connected
         self.connected = self._was_connected = True
         self.silent = None
+        self.expired = False
         self.hear_live()
         return before
 
@@ -73,25 +76,29 @@ class Standing:
             mendable=False,
         )
 
-    def show(self, picture: Picture, request: ReplayRequest | None) -> None:
+    def show(self, picture: Picture, request: ReplayRequest | SnapshotRequest | None) -> None:
         """Moves the machine to the state that follows from everything known."""
-        recovering = request is not None and not request.is_probe
+        if self.connected:
+            cause, detail = self._cause(picture, request)
+            if (self._machine.state, cause) not in TRANSITIONS:
+                self._machine.move(Reason.RECONNECTED, "reached again")
+            self._machine.move(cause, detail)
+        elif self._was_connected and self.expired:
+            self._machine.move(Reason.LEASE_EXPIRED, "gone for so long that what it held was dropped")
+        elif self._was_connected:
+            self._machine.move(Reason.CONNECTION_LOST, "the connection broke; trying to reach it again")
+
+    def _cause(self, picture: Picture, request: ReplayRequest | SnapshotRequest | None) -> tuple[Reason, str]:
+        """Why a source that is connected is in its state."""
+        recovering = None if request is None or request.is_probe else request
         fault = picture.fault or (None if recovering else self.silent or self.deaf)
-        if not self.connected:
-            if self._was_connected:
-                self._machine.move(State.LOST, Reason.CONNECTION_LOST, "the connection broke; trying to reach it again")
-        elif fault is not None:
-            self._machine.move(State.DEGRADED, fault.reason, fault.detail)
-        elif recovering and request is not None:
-            self._machine.move(State.RECOVERING, request.purpose, f"asking the replay socket from {request.start}")
-        elif picture.last is None and not self._has_replay:
-            self._machine.move(
-                State.RECOVERING,
-                Reason.FIRST_BATCH_AWAITED,
-                "connected; without a replay endpoint nothing is known before the first batch",
-            )
-        else:
-            self._machine.move(State.LIVE, Reason.COMPLETE, "nothing is missing")
+        if fault is not None:
+            return fault.reason, fault.detail
+        if recovering is not None:
+            return recovering.purpose, recovering.detail
+        if picture.last is None and not self._has_replay:
+            return Reason.FIRST_BATCH_AWAITED, "connected; without a replay endpoint nothing is known before a batch"
+        return Reason.COMPLETE, "nothing is missing"
 
 
 def _name(topic: bytes) -> str:

@@ -1,8 +1,11 @@
-"""What is known about a source: its state, why, since when, and what was counted on the way."""
+"""What is known about a source: its state, why, since when, and what was counted on the way.
+
+The state machine is one table, `TRANSITIONS`: from which state which cause leads to which state.
+"""
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -24,20 +27,27 @@ class State(enum.StrEnum):
 
 
 class Reason(enum.StrEnum):
-    """Stable names of why a source is in its state."""
+    """Stable names of why a source is in its state: the causes of the state machine."""
 
     NOT_REACHED = "not-reached"
     CONNECTION_LOST = "connection-lost"
+    LEASE_EXPIRED = "lease-expired"
+    LEFT = "left"
+    INTERNAL_ERROR = "internal-error"
     COMPLETE = "complete"
     FIRST_REPLAY = "first-replay"
     FIRST_BATCH_AWAITED = "first-batch-awaited"
-    LATE_JOIN = "late-join"
+    SNAPSHOT = "snapshot"
     GAP = "gap"
     RECONNECTED = "reconnected"
     RESTARTED = "restarted"
     OLD_SEQUENCE = "old-sequence"
-    IDLE = "idle"
     MENDING = "mending"
+    FOUND_BY_PROBE = "found-by-probe"
+    IDLE = "idle"
+    LATE_JOIN = "late-join"
+    GAP_UNREPAIRED = "gap-unrepaired"
+    UNSEEN_TIME = "unseen-time"
     REPLAY_STARTS_LATE = "replay-starts-late"
     REPLAY_SILENT = "replay-silent"
     REPLAY_MISMATCH = "replay-mismatch"
@@ -50,9 +60,59 @@ class Reason(enum.StrEnum):
     SINK_FAILED = "sink-failed"
     TOPIC_MISMATCH = "topic-mismatch"
     NOTHING_LIVE = "nothing-live"
-    LEASE_EXPIRED = "lease-expired"
-    LEFT = "left"
-    INTERNAL_ERROR = "internal-error"
+
+
+_ANY = frozenset(State)
+_KNOWN = frozenset({State.RECOVERING, State.LIVE, State.DEGRADED})
+
+_RULES: tuple[tuple[frozenset[State], tuple[Reason, ...], State], ...] = (
+    (frozenset({State.CONNECTING}), (Reason.NOT_REACHED,), State.CONNECTING),
+    (
+        _ANY,
+        (
+            Reason.FIRST_REPLAY,
+            Reason.FIRST_BATCH_AWAITED,
+            Reason.SNAPSHOT,
+            Reason.GAP,
+            Reason.RECONNECTED,
+            Reason.RESTARTED,
+            Reason.OLD_SEQUENCE,
+            Reason.MENDING,
+            Reason.FOUND_BY_PROBE,
+        ),
+        State.RECOVERING,
+    ),
+    (_KNOWN, (Reason.COMPLETE,), State.LIVE),
+    (
+        _KNOWN,
+        (
+            Reason.LATE_JOIN,
+            Reason.GAP_UNREPAIRED,
+            Reason.UNSEEN_TIME,
+            Reason.REPLAY_STARTS_LATE,
+            Reason.REPLAY_SILENT,
+            Reason.REPLAY_MISMATCH,
+            Reason.BATCH_MISSING,
+            Reason.BATCH_REFUSED,
+            Reason.BATCH_IGNORED,
+            Reason.EVENT_SKIPPED,
+            Reason.BLOCKS_DROPPED,
+            Reason.SETTING_CONTRADICTED,
+            Reason.SINK_FAILED,
+            Reason.TOPIC_MISMATCH,
+            Reason.NOTHING_LIVE,
+        ),
+        State.DEGRADED,
+    ),
+    (_ANY, (Reason.CONNECTION_LOST, Reason.LEASE_EXPIRED, Reason.LEFT, Reason.INTERNAL_ERROR), State.LOST),
+)
+
+TRANSITIONS: Mapping[tuple[State, Reason], State] = {
+    (before, cause): after for befores, causes, after in _RULES for cause in causes for before in befores
+}
+"""The state that a cause leads to. A pair that is not here does not happen: whoever was lost, or not reached before,
+becomes neither `live` nor `degraded` without having been `recovering`. `idle` names a probe and is no cause:
+a source that is asked whether something was lost stays what it is until there is an answer or none in time."""
 
 
 class Fault(NamedTuple):
@@ -92,6 +152,10 @@ class SourceCounters(msgspec.Struct):
         skipped: batches of which something could not be used.
         failed: batches whose application failed for a reason of the sink's own.
         malformed: messages with wrong frames.
+        snapshot_requests: snapshots asked for.
+        snapshots: those of them that were put in place.
+        snapshot_failures: those that could not be had or used; a publisher that offers none counts once.
+        expired: times what was held was dropped because the source had been lost for too long.
         held_dropped: batches that could not wait (too many during a replay, or read after their connection
             broke); they are asked for again.
         transitions: moves, as `from>to:reason`.
@@ -116,6 +180,10 @@ class SourceCounters(msgspec.Struct):
     skipped: int = 0
     failed: int = 0
     malformed: int = 0
+    snapshot_requests: int = 0
+    snapshots: int = 0
+    snapshot_failures: int = 0
+    expired: int = 0
     held_dropped: int = 0
     transitions: dict[str, int] = msgspec.field(default_factory=dict)
 
@@ -151,16 +219,17 @@ class StateMachine:
         self._counters = counters
         self._on_change = on_change
 
-    def move(self, state: State, code: Reason, detail: str) -> None:
-        """Enters `state` because of `code`; being there for that reason already changes nothing."""
+    def move(self, cause: Reason, detail: str) -> None:
+        """Goes where `cause` leads (see `TRANSITIONS`); being there for that reason already changes nothing."""
         self.detail = detail
-        if (state, code) == (self.state, self.code):
+        state = TRANSITIONS[self.state, cause]
+        if (state, cause) == (self.state, self.code):
             return
-        transition = f"{self.state}>{state}:{code}"
+        transition = f"{self.state}>{state}:{cause}"
         self._counters.transitions[transition] = self._counters.transitions.get(transition, 0) + 1
         if state != self.state:
             self.since = time.time()
-        self.state, self.code = state, code
+        self.state, self.code = state, cause
         self._on_change()
 
     def snapshot(self, last_sequence: int | None) -> SourceState:

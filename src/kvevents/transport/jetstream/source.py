@@ -121,7 +121,7 @@ class LogSource:
             self._count.missing += missing
             self._count.found_by_probe += missing
             self._blame(
-                Reason.GAP,
+                Reason.GAP_UNREPAIRED,
                 f"the publisher dropped its last {missing} batches, up to sequence {record.settled}:"
                 " its queue was full, or they were too large",
             )
@@ -149,25 +149,27 @@ class LogSource:
     def show(self, around: Circumstances) -> None:
         """Moves to the state that follows from everything known."""
         if around.broken is not None:
-            self._machine.move(State.LOST, Reason.CONNECTION_LOST, around.broken)
+            self._machine.move(Reason.CONNECTION_LOST, around.broken)
             return
         if not around.caught_up:
             self.gone_since = None
         elif around.now >= self.lease_until:
             self.gone_since = around.now if self.gone_since is None else self.gone_since
             if self.has_left:
-                self._machine.move(State.LOST, Reason.LEFT, "its publisher has ended")
+                self._machine.move(Reason.LEFT, "its publisher has ended")
             else:
-                self._machine.move(State.LOST, Reason.LEASE_EXPIRED, "its publisher has not renewed its lease")
+                self._machine.move(Reason.LEASE_EXPIRED, "its publisher has not renewed its lease")
             return
         else:
             self.gone_since = None
+        if self._machine.state in {State.CONNECTING, State.LOST}:
+            self._machine.move(Reason.FIRST_REPLAY, "found in the log")
         if self.fault is not None:
-            self._machine.move(State.DEGRADED, self.fault.reason, self.fault.detail)
+            self._machine.move(self.fault.reason, self.fault.detail)
         elif not around.caught_up:
-            self._machine.move(State.RECOVERING, Reason.FIRST_REPLAY, f"reading the log up to position {around.goal}")
+            self._machine.move(Reason.FIRST_REPLAY, f"reading the log up to position {around.goal}")
         else:
-            self._machine.move(State.LIVE, Reason.COMPLETE, "nothing is missing")
+            self._machine.move(Reason.COMPLETE, "nothing is missing")
 
     # Its own.
 
@@ -212,7 +214,7 @@ class LogSource:
             detail = (
                 f"{missing} batches before sequence {sequence} are not in the log: dropped by the publisher, or too old"
             )
-            self._blame(Reason.GAP, detail)
+            self._blame(Reason.GAP_UNREPAIRED, detail)
 
     def _blame(self, reason: Reason, detail: str) -> None:
         if self.fault is None:  # the first is the root of later ones
