@@ -64,7 +64,9 @@ def test_each_number_is_applied_once() -> None:
     assert world.counts().counters.duplicates == 2
 
 
-@pytest.mark.parametrize(("sequences", "reason", "missing"), [((3,), Reason.LATE_JOIN, 3), ((0, 5), Reason.GAP_UNREPAIRED, 4)])
+@pytest.mark.parametrize(
+    ("sequences", "reason", "missing"), [((3,), Reason.LATE_JOIN, 3), ((0, 5), Reason.GAP_UNREPAIRED, 4)]
+)
 def test_what_is_missing_makes_it_degraded_until_a_clear(
     sequences: tuple[int, ...], reason: Reason, missing: int
 ) -> None:
