@@ -6,6 +6,7 @@ pub mod coalesce;
 pub mod hash;
 pub mod index;
 pub mod pages;
+pub mod pseudonyms;
 pub mod recorder;
 pub mod relay;
 pub mod slots;

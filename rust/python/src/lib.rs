@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 mod block_pool;
 mod buffers;
+mod capture;
 mod classes;
 mod coalescing;
 mod hashing;
@@ -26,6 +27,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         if cfg!(debug_assertions) { "debug" } else { "release" },
     )?;
     add_submodule(module, "block_pool", block_pool::register)?;
+    add_submodule(module, "capture", capture::register)?;
     add_submodule(module, "coalescing", coalescing::register)?;
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;

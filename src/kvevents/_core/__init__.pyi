@@ -1,6 +1,7 @@
 """The Rust core of kvevents; use it through the typed modules of the package."""
 
 from kvevents._core import block_pool as block_pool
+from kvevents._core import capture as capture
 from kvevents._core import coalescing as coalescing
 from kvevents._core import hashing as hashing
 from kvevents._core import index as index

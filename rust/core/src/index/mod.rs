@@ -72,6 +72,7 @@ pub use group::{Group, Groups, Kind};
 pub use matching::Match;
 pub use pack::SnapshotError;
 pub use prompt::Prompt;
+pub(crate) use reading::{Identity, kind as kind_of};
 pub use report::{Ignored, Report, SkippedEvent};
 pub use room::Bounds;
 pub use stats::{Holdings, SourceStats, Stats};

@@ -16,13 +16,13 @@ mod values;
 mod write;
 mod writer;
 
-pub(crate) use cursor::Cursor;
+pub(crate) use cursor::{Cursor, Header};
 pub use error::{Fault, Found, WireError};
 pub use event::{Batch, Cleared, Event, FieldValue, Metadata, Removed, Skipped, Stored};
 pub use layout::{Dialect, Layout, Shape};
 pub use limits::Limits;
 pub use names::{Field, RANK_KEYS, TYPE, Tag};
-pub use read::{read_batch, read_batch_with_ids, read_rank};
+pub use read::{FieldOrder, read_batch, read_batch_in_order, read_batch_with_ids, read_rank};
 pub use values::{Elements, EngineHash, ExtraKeys, HashList, Raw, TokenList, Value};
 pub use write::{Fields, NoPlace, begin_batch, end_batch, write_event};
 pub use writer::Writer;

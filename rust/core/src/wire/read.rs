@@ -6,20 +6,20 @@ use super::error::{Fault, WireError};
 use super::event::{Batch, Event, Skipped};
 use super::layout::{AFTER_MEDIUM, Dialect, Layout};
 use super::limits::Limits;
-use super::names::{RANK_KEYS, TYPE, Tag};
+use super::names::{Field, RANK_KEYS, TYPE, Tag};
 
 /// Read a batch, in any dialect, without copying.
 ///
 /// Broken msgpack anywhere, in skipped values and after the batch too, and a broken batch frame are an error for the
 /// whole batch. An event that cannot be used is listed in `skipped`.
 pub fn read_batch<'a>(data: &'a [u8], limits: &Limits) -> Result<Batch<'a>, WireError> {
-    read(data, limits, None)
+    read(data, limits, None, None)
 }
 
 /// The same for a caller who wants the token ids: those that fit 32 bits are decoded into `ids`, event after event.
 pub fn read_batch_with_ids<'a>(data: &'a [u8], limits: &Limits, ids: &mut Vec<u32>) -> Result<Batch<'a>, WireError> {
     ids.clear();
-    read(data, limits, Some(ids))
+    read(data, limits, Some(ids), None)
 }
 
 /// The rank that a batch names, without reading its events: they are only passed over.
@@ -48,7 +48,49 @@ pub fn read_rank(data: &[u8]) -> Result<Option<i64>, WireError> {
     }
 }
 
-fn read<'a>(data: &'a [u8], limits: &Limits, ids: Option<&mut Vec<u32>>) -> Result<Batch<'a>, WireError> {
+/// The same for a caller who writes the events again as they came: in which order they have which fields.
+pub fn read_batch_in_order<'a>(
+    data: &'a [u8],
+    limits: &Limits,
+    ids: &mut Vec<u32>,
+    order: &mut FieldOrder,
+) -> Result<Batch<'a>, WireError> {
+    ids.clear();
+    order.fields.clear();
+    order.ends.clear();
+    read(data, limits, Some(ids), Some(order))
+}
+
+/// The fields that each event of a batch came with, nil or not, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct FieldOrder {
+    fields: Vec<Field>,
+    ends: Vec<usize>,
+}
+
+impl FieldOrder {
+    /// Those of an event.
+    pub fn of(&self, event: usize) -> &[Field] {
+        let start = event.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.fields[start..self.ends[event]]
+    }
+
+    /// The event whose fields came last is to be used, or is not.
+    fn close(&mut self, used: bool) {
+        if used {
+            self.ends.push(self.fields.len());
+        } else {
+            self.fields.truncate(self.ends.last().copied().unwrap_or(0));
+        }
+    }
+}
+
+fn read<'a>(
+    data: &'a [u8],
+    limits: &Limits,
+    ids: Option<&mut Vec<u32>>,
+    order: Option<&mut FieldOrder>,
+) -> Result<Batch<'a>, WireError> {
     let limit = limits.message_bytes;
     if data.len() > limit {
         return Err(over_limit("bytes in a payload", limit, data.len()).at(limit));
@@ -57,6 +99,7 @@ fn read<'a>(data: &'a [u8], limits: &Limits, ids: Option<&mut Vec<u32>>) -> Resu
         cursor: Cursor::new(data),
         limits,
         ids,
+        order,
         skipped: Vec::new(),
         unread_fields: 0,
     };
@@ -97,6 +140,7 @@ struct Reader<'a, 'l> {
     cursor: Cursor<'a>,
     limits: &'l Limits,
     ids: Option<&'l mut Vec<u32>>,
+    order: Option<&'l mut FieldOrder>,
     skipped: Vec<Skipped>,
     unread_fields: u64,
 }
@@ -166,7 +210,11 @@ impl<'a> Reader<'a, '_> {
         let mut events = Vec::with_capacity(count.min(self.cursor.left() / 18));
         for _ in 0..count {
             let (start, unread) = (self.cursor, self.unread_fields);
-            match self.event() {
+            let event = self.event();
+            if let Some(order) = &mut self.order {
+                order.close(event.is_ok());
+            }
+            match event {
                 Ok(event) => events.push(event),
                 Err(error) if error.fault.is_broken() => return Err(error),
                 Err(error) => {
@@ -217,11 +265,18 @@ impl<'a> Reader<'a, '_> {
                 order = self.stored_layout(tag, slots - slot)?.fields_from(slot);
             }
             match order.next() {
-                Some(field) => draft.read(field, &mut self.cursor, self.limits, self.ids.as_deref_mut())?,
+                Some(field) => self.read_field(&mut draft, field)?,
                 None => self.pass_over()?,
             }
         }
         draft.into_event(tag, offset)
+    }
+
+    fn read_field(&mut self, draft: &mut Draft<'a>, field: Field) -> Result<(), WireError> {
+        if let Some(order) = &mut self.order {
+            order.fields.push(field);
+        }
+        draft.read(field, &mut self.cursor, self.limits, self.ids.as_deref_mut())
     }
 
     /// Which dialect's fields follow `medium`. The cursor stands at the first of them.
@@ -272,7 +327,7 @@ impl<'a> Reader<'a, '_> {
                 }
                 self.cursor.skip(0)?;
             } else if let Some(field) = tag.field(key) {
-                draft.read(field, &mut self.cursor, self.limits, self.ids.as_deref_mut())?;
+                self.read_field(&mut draft, field)?;
             } else {
                 draft.keep(key, &mut self.cursor, self.limits)?;
             }

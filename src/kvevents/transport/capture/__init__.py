@@ -1,0 +1,28 @@
+"""Captures: what engines publish, in files, to be read, replayed and examined later and elsewhere."""
+
+from kvevents.transport.capture.layout import Damage, Head, Privacy
+from kvevents.transport.capture.reader import CaptureReader
+from kvevents.transport.capture.records import (
+    CapturedBatch,
+    CapturedRefusal,
+    CapturedReset,
+    CapturedState,
+    CaptureRecord,
+    CaptureSource,
+)
+from kvevents.transport.capture.writer import CaptureStats, CaptureWriter
+
+__all__ = [
+    "CaptureReader",
+    "CaptureRecord",
+    "CaptureSource",
+    "CaptureStats",
+    "CaptureWriter",
+    "CapturedBatch",
+    "CapturedRefusal",
+    "CapturedReset",
+    "CapturedState",
+    "Damage",
+    "Head",
+    "Privacy",
+]
