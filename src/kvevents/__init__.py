@@ -17,7 +17,7 @@ from kvevents.hashing import HashChain, block_digests, block_hashes, identify_sc
 from kvevents.index import ApplyReport, Matches, PrefixIndex, WorkerMatch
 from kvevents.recorder import EventRecorder, KVCacheEventMixin
 from kvevents.routing import Decision, Router
-from kvevents.transport import Source, SourceState, Subscriber, ZmqPublisher, discover
+from kvevents.transport import CaptureReader, CaptureWriter, Source, SourceState, Subscriber, ZmqPublisher, discover
 from kvevents.wire import decode_batch, encode_batch
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
     "BlockStoredMetadata",
     "BlockStoredWithMetadata",
     "CapacityError",
+    "CaptureReader",
+    "CaptureWriter",
     "Coalescer",
     "ConfigError",
     "Decision",

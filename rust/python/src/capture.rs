@@ -59,7 +59,10 @@ impl Pseudonyms {
         cache_salt: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if block_size == 0 {
-            return Err(classes::config_error(py, "block_size: expected at least 1, got 0".to_owned()));
+            return Err(classes::config_error(
+                py,
+                "block_size: expected at least 1, got 0".to_owned(),
+            ));
         }
         let root = root(Adapter::new(lora_name, lora_id), cache_salt);
         let ids = prompt(&self.0, root, tokens.as_slice(), block_size);
@@ -95,6 +98,7 @@ impl Rewriter {
             payload: PyBytes::new(py, &rewritten.payload).unbind(),
             events: rewritten.events,
             blocks: rewritten.blocks,
+            cleared: rewritten.cleared,
             emptied_events: rewritten.emptied_events,
             dropped_fields: rewritten.dropped_fields,
         })
@@ -106,14 +110,15 @@ struct Rewritten {
     payload: Py<PyBytes>,
     events: u64,
     blocks: u64,
+    cleared: u64,
     emptied_events: u64,
     dropped_fields: u64,
 }
 
-/// How many events a batch has and how many block hashes they name.
+/// How many events a batch has, how many block hashes they name, and how many of them are clears.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
-fn measure(data: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
+fn measure(data: &Bound<'_, PyAny>) -> PyResult<(usize, usize, usize)> {
     let py = data.py();
     let data = payload(data)?;
     let measured = py.detach(|| {
@@ -123,7 +128,8 @@ fn measure(data: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
             Event::Removed(removed) => removed.block_hashes.len(),
             Event::Cleared(_) => 0,
         });
-        Ok((batch.events.len() + batch.skipped.len(), blocks.sum()))
+        let clears = batch.events.iter().filter(|event| matches!(event, Event::Cleared(_)));
+        Ok((batch.events.len() + batch.skipped.len(), blocks.sum(), clears.count()))
     });
     measured.map_err(|error| classes::wire_error(py, &error))
 }

@@ -96,6 +96,7 @@ class Rewritten:
         payload: the batch.
         events: its events, those included that were not read.
         blocks: block hashes in them.
+        cleared: clears among the events.
         emptied_events: events of unknown types, or that cannot be used: their shape is left, and nothing in it.
         dropped_fields: fields and elements of unknown meaning that are gone.
     """
@@ -107,12 +108,14 @@ class Rewritten:
     @property
     def blocks(self) -> int: ...
     @property
+    def cleared(self) -> int: ...
+    @property
     def emptied_events(self) -> int: ...
     @property
     def dropped_fields(self) -> int: ...
 
-def measure(data: ReadableBuffer, /) -> tuple[int, int]:
-    """How many events a batch has and how many block hashes they name.
+def measure(data: ReadableBuffer, /) -> tuple[int, int, int]:
+    """How many events a batch has, how many block hashes they name, and how many of them are clears.
 
     Raises:
         WireError: it is no batch.

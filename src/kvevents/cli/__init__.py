@@ -25,7 +25,9 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
     "engine": "Serve a simulated engine over HTTP.",
+    "record": "Write what engines publish to files.",
     "relay": "Coalesce engines' events, beside them, for whoever reads them.",
+    "replay": "Play a recorded file as the engine.",
     "serve": "Route requests to the engines that have their prompts cached.",
     "tail": "Print the live events of a worker.",
 }

@@ -1,5 +1,6 @@
 """Carries batches of KV cache events from engines to whoever keeps an index."""
 
+from kvevents.transport.capture import CaptureReader, CaptureWriter, Recorder, Replayer
 from kvevents.transport.discovery import discover
 from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
 from kvevents.transport.publisher import PublisherStats, ZmqPublisher
@@ -14,13 +15,17 @@ from kvevents.transport.state import Reason, SourceCounters, SourceState, State
 from kvevents.transport.subscriber import Subscriber
 
 __all__ = [
+    "CaptureReader",
+    "CaptureWriter",
     "DeliverySettings",
     "Endpoint",
     "EventSink",
     "PublisherStats",
     "Reason",
+    "Recorder",
     "Relay",
     "RelaySettings",
+    "Replayer",
     "Snapshot",
     "SnapshotDownload",
     "SnapshotProvider",

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -23,6 +24,10 @@ from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
 
 _log = logging.getLogger(__name__)
+
+OnArrival: TypeAlias = Callable[[Source, bytes | None, bool], object]
+"""Called with a source, the topic of what has come if there is one, and whether the replay socket brought it; what is
+applied of it is applied before the next such call. (What waited for a replay to end is live then.)"""
 
 _MESSAGES_A_TURN = 256
 _RECONNECT_MS = 100
@@ -46,6 +51,7 @@ class SourceLink:
         context: for every transport but inproc.
         settings: times and limits.
         on_change: called after each change of state.
+        on_arrival: called before batches that have come are judged, if it is not None.
 
     Attributes:
         source: as given.
@@ -64,9 +70,11 @@ class SourceLink:
         context: ZmqContext,
         settings: DeliverySettings,
         on_change: Callable[["SourceLink"], None],
+        on_arrival: OnArrival | None = None,
     ) -> None:
         self.source = source
         self._sink = sink
+        self._on_arrival = on_arrival
         self._loop = loop
         self._context = context
         self._settings = settings
@@ -242,6 +250,8 @@ class SourceLink:
         arrived = receive(self._sub, _MESSAGES_A_TURN)
         self._read_monitor()  # a reconnect that precedes any of these messages is known by now
         self._count.malformed += arrived.malformed
+        if self._on_arrival is not None:
+            self._on_arrival(self.source, arrived.topic, False)
         self._tracker.live_all(arrived.batches)
 
     def _read_monitor(self) -> None:
@@ -288,6 +298,8 @@ class SourceLink:
             connect_socket(self._sub, self.source.endpoint)
 
     def _take_reply(self, reply: Message | None) -> None:
+        if self._on_arrival is not None:
+            self._on_arrival(self.source, reply and reply.topic, reply is not None)
         if reply is None:
             self._tracker.end()
         else:

@@ -16,10 +16,12 @@ class Received(NamedTuple):
     Attributes:
         batches: (sequence, payload) of each message, in order.
         malformed: messages that are not `[topic, sequence, payload]`.
+        topic: what the last message was published under; None if there was none.
     """
 
     batches: list[tuple[int, bytes]]
     malformed: int
+    topic: bytes | None = None
 
 
 def receive(socket: ZmqSocket, limit: int) -> Received:
@@ -31,10 +33,11 @@ def receive(socket: ZmqSocket, limit: int) -> Received:
     """
     batches = []
     malformed = 0
+    topic = None
     receive_frame = socket.recv
     try:
         for _ in range(limit):
-            receive_frame(_NOW)  # the topic
+            topic = receive_frame(_NOW)
             sequence = receive_frame(_NOW)
             if len(sequence) != SEQUENCE_BYTES:
                 malformed += 1
@@ -48,7 +51,7 @@ def receive(socket: ZmqSocket, limit: int) -> Received:
             batches.append((int.from_bytes(sequence, "big"), payload.bytes))
     except zmq.Again:
         pass
-    return Received(batches, malformed)
+    return Received(batches, malformed, topic)
 
 
 def _skip_rest(socket: ZmqSocket) -> None:

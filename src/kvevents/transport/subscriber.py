@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self, TypeAlias
 
 from kvevents.errors import ConfigError, TransportError
-from kvevents.transport.link import SourceLink
+from kvevents.transport.link import OnArrival, SourceLink
 from kvevents.transport.poll_loop import Outcome, PollLoop
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink, register
@@ -35,6 +35,7 @@ class Subscriber:
             that its matches report it.
         on_state: called as `on_state(worker_id, dp_rank, state)` after every change.
         settings: times and limits.
+        on_arrival: for whoever records what comes: called before batches that have come are judged (see `OnArrival`).
 
     Raises:
         ConfigError: two sources for one worker and rank.
@@ -48,8 +49,10 @@ class Subscriber:
         *,
         on_state: OnState | None = None,
         settings: DeliverySettings | None = None,
+        on_arrival: OnArrival | None = None,
     ) -> None:
         self._sink = sink
+        self._on_arrival = on_arrival
         self._on_state = on_state
         self._settings = settings or DeliverySettings()
         self._loop = PollLoop()
@@ -97,6 +100,7 @@ class Subscriber:
                 context=self._context,
                 settings=self._settings,
                 on_change=self._tell,
+                on_arrival=self._on_arrival,
             )
             try:
                 register(self._sink, source)

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::blocks::Blocks;
 use super::names::{Content, Names};
 use crate::hash::content;
-use crate::index::{Group, Identity, Kind, Medium, Tier, kind_of};
+use crate::index::{Groups, Identity, Kind, Medium, Tier, kind_of};
 use crate::tokens::{TokenSlice, TokenVec};
 use crate::wire::{Batch, EngineHash, Event, Stored};
 
@@ -17,11 +17,13 @@ use crate::wire::{Batch, EngineHash, Event, Stored};
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Of all blocks, store after store.
-    contents: Vec<Content>,
+    blocks: Vec<Content>,
     /// Of each event, the place of its first block and what stands above it.
     events: Vec<(Range<usize>, Content)>,
     keys: Vec<u64>,
     tokens: TokenVec,
+    /// Of the source, with the kinds it has said.
+    groups: Groups,
 }
 
 /// Above the first block of a prompt whose namespace its store cannot name.
@@ -30,7 +32,7 @@ const NAMELESS: Content = Content::Loose(0);
 impl Contents {
     /// Find out what the stores of a batch contain; `blocks` knows those from before and learns these.
     pub fn read(&mut self, batch: &Batch<'_>, ids: &[u32], blocks: &mut Blocks) {
-        self.contents.clear();
+        self.blocks.clear();
         self.events.clear();
         self.events.resize(batch.events.len(), (0..0, NAMELESS));
         let mut late: Vec<usize> = (0..batch.events.len()).collect();
@@ -67,7 +69,7 @@ impl Contents {
             out.extend(last.last());
         }
         let end = out.len() + units;
-        for content in &self.contents[range.clone()] {
+        for content in &self.blocks[range.clone()] {
             names.tokens(*content, size, out);
         }
         out.truncate(end);
@@ -76,7 +78,7 @@ impl Contents {
     /// Read one store; false if its parent is not known, which is an answer only for the `last` time.
     fn read_store(&mut self, event: usize, stored: &Stored<'_>, ids: &[u32], blocks: &mut Blocks, last: bool) -> bool {
         let identity = Identity::read(stored);
-        let names_namespace = names_namespace(stored);
+        let names_namespace = self.names_namespace(stored);
         let above = match stored.parent_block_hash.map(EngineHash::key) {
             None if names_namespace => Content::Known(identity.root()),
             None => NAMELESS,
@@ -86,20 +88,19 @@ impl Contents {
                 None => return false,
             },
         };
-        let tokens = match stored.token_ids.decoded(ids) {
-            Some(ids) => TokenSlice::U32(ids),
-            None => {
-                self.tokens.clear();
-                stored.token_ids.copy_into(&mut self.tokens);
-                self.tokens.as_slice()
-            }
+        let tokens = if let Some(ids) = stored.token_ids.decoded(ids) {
+            TokenSlice::U32(ids)
+        } else {
+            self.tokens.clear();
+            stored.token_ids.copy_into(&mut self.tokens);
+            self.tokens.as_slice()
         };
         let (units, size) = (stored.token_ids.len(), block_size(stored));
         self.keys.clear();
         if stored.block_hashes.len().checked_mul(size) == Some(units) {
             stored.block_hashes.keys_into(&mut self.keys);
         }
-        let start = self.contents.len();
+        let start = self.blocks.len();
         let mut content = above;
         for index in 0..units.div_ceil(size) {
             let extra = identity.extra.get(index).map(AsRef::as_ref);
@@ -116,24 +117,24 @@ impl Contents {
             if let (Content::Known(content), Some(key)) = (content, key) {
                 blocks.insert(key, content);
             }
-            self.contents.push(content);
+            self.blocks.push(content);
         }
-        self.events[event] = (start..self.contents.len(), above);
+        self.events[event] = (start..self.blocks.len(), above);
         true
+    }
+
+    /// Whether a store's fields say all that separates its prompt from others, as the index sees it.
+    fn names_namespace(&mut self, stored: &Stored<'_>) -> bool {
+        let group = self.groups.learn(stored.group_idx.unwrap_or(0), kind_of(stored));
+        let is_full = group.is_some_and(|(group, _)| self.groups.kind(group) == Kind::Full);
+        let medium = Medium::read(stored.medium, stored.locality);
+        is_full && matches!(medium, Medium::Known(Tier::Gpu) | Medium::Unstated)
     }
 }
 
 /// Tokens that are replaced together.
 fn block_size(stored: &Stored<'_>) -> usize {
-    usize::try_from(stored.block_size).unwrap_or(usize::MAX).clamp(1, stored.token_ids.len().max(1))
-}
-
-/// Whether a store's fields say all that separates its prompt from others, as the index sees it.
-fn names_namespace(stored: &Stored<'_>) -> bool {
-    let group = Group {
-        index: stored.group_idx.unwrap_or(0),
-        stated: kind_of(stored),
-    };
-    let medium = Medium::read(stored.medium, stored.locality);
-    group.kind() == Kind::Full && matches!(medium, Medium::Known(Tier::Gpu) | Medium::Unstated)
+    usize::try_from(stored.block_size)
+        .unwrap_or(usize::MAX)
+        .clamp(1, stored.token_ids.len().max(1))
 }

@@ -46,6 +46,8 @@ pub struct Rewritten {
     pub events: u64,
     /// Block hashes in them.
     pub blocks: u64,
+    /// Clears among the events.
+    pub cleared: u64,
     /// Events that were not read and are empty now.
     pub emptied_events: u64,
     /// Fields and elements of unknown meaning that are gone.
@@ -97,6 +99,11 @@ impl Rewriter {
             payload: out.into_bytes(),
             events: (batch.events.len() + batch.skipped.len()) as u64,
             blocks: blocks.sum(),
+            cleared: batch
+                .events
+                .iter()
+                .filter(|event| matches!(event, Event::Cleared(_)))
+                .count() as u64,
             emptied_events: batch.skipped.len() as u64,
             dropped_fields: batch.unread_fields + unknown.sum::<u64>(),
         })

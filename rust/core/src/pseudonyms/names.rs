@@ -8,9 +8,6 @@ use crate::wire::{EngineHash, Writer};
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// Bits of a text's pseudonym; each hex digit shows four.
-const TEXT_BYTES: usize = 8;
-
 /// What a value is.
 #[derive(Clone, Copy)]
 #[repr(u8)]
@@ -84,9 +81,7 @@ impl Names {
         if text.is_empty() {
             return String::new();
         }
-        let mut digest = [0; TEXT_BYTES];
-        self.fill(Domain::Text, text.as_bytes(), &mut digest);
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        format!("{:016x}", self.word(Domain::Text, text.as_bytes()))
     }
 
     /// A number: one from 2^16 to 2^31.
@@ -160,7 +155,10 @@ mod tests {
     fn all_forms_of_a_hash_stay_one_hash() {
         let digest = [&[1; 24][..], &(-5_i64).to_be_bytes()].concat();
         let word = names().hash_key((-5_i64).cast_unsigned()).to_be_bytes();
-        assert_eq!(written(EngineHash::Unsigned((-5_i64).cast_unsigned()), false)[1..], word);
+        assert_eq!(
+            written(EngineHash::Unsigned((-5_i64).cast_unsigned()), false)[1..],
+            word
+        );
         assert_eq!(written(EngineHash::Negative(-5), true)[1..], word);
         let bytes = written(EngineHash::Bytes(&digest), false);
         assert_eq!((bytes.len(), &bytes[..2]), (34, &[0xc4, 32][..]));

@@ -53,7 +53,10 @@ pub(super) fn any(raw: Raw<'_>, names: &Names, out: &mut Writer) {
             if parts.len() == 2
                 && let (Some(id), Some(place)) = (elements.next(), elements.next())
                 && matches!(id.value(), Value::Str(_) | Value::Bin(_))
-                && matches!(place.value(), Value::Unsigned(0..=MAX_PLACE) | Value::Negative(MIN_PLACE..=-1))
+                && matches!(
+                    place.value(),
+                    Value::Unsigned(0..=MAX_PLACE) | Value::Negative(MIN_PLACE..=-1)
+                )
             {
                 any(id, names, out);
                 out.raw(place.bytes());

@@ -2,6 +2,7 @@
 
 from kvevents.transport.capture.layout import Damage, Head, Privacy
 from kvevents.transport.capture.reader import CaptureReader
+from kvevents.transport.capture.recorder import Recorder
 from kvevents.transport.capture.records import (
     CapturedBatch,
     CapturedRefusal,
@@ -10,7 +11,8 @@ from kvevents.transport.capture.records import (
     CaptureRecord,
     CaptureSource,
 )
-from kvevents.transport.capture.writer import CaptureStats, CaptureWriter
+from kvevents.transport.capture.replayer import PlayedWorker, Replayer, ReplayStats
+from kvevents.transport.capture.writer import CaptureStats, CaptureWriter, WrittenBatch
 
 __all__ = [
     "CaptureReader",
@@ -24,5 +26,10 @@ __all__ = [
     "CapturedState",
     "Damage",
     "Head",
+    "PlayedWorker",
     "Privacy",
+    "Recorder",
+    "ReplayStats",
+    "Replayer",
+    "WrittenBatch",
 ]

@@ -49,7 +49,7 @@ class CaptureFile(NamedTuple):
                     file.seek(0)
                     if start == b"\xfd7zXZ\0":
                         file = stack.enter_context(lzma.open(file))
-                    elif start.startswith(MAGIC):
+                    elif start.startswith(MAGIC) or self.path.suffix == SUFFIX:
                         yield True, file
                         return
                     elif start and not start.lstrip().startswith(b"{"):

@@ -21,6 +21,23 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+__all__ = [
+    "FORMAT",
+    "MAGIC",
+    "SUFFIX",
+    "VERSION",
+    "Chunk",
+    "Damage",
+    "DamagedError",
+    "Head",
+    "Privacy",
+    "pack_chunk",
+    "pack_head",
+    "read_chunk",
+    "read_head",
+    "zstd",
+]
+
 FORMAT = "kvevents-capture"
 VERSION = 1
 SUFFIX = ".kvcap"
@@ -169,8 +186,10 @@ def read_chunk(file: IO[bytes]) -> Chunk | None:
         records = unpacker.decompress(packed, max_length=size)
     except zstd.ZstdError as error:
         raise DamagedError(f"expected a zstd frame: {error}") from error
-    if len(records) != size:
-        raise DamagedError(f"expected {size} bytes of records, found {len(records)}")
+    if len(records) != size or not unpacker.eof:
+        raise DamagedError(
+            f"expected {size} bytes of records, found {'more' if len(records) == size else len(records)}"
+        )
     return Chunk(records, count, first_ns, last_ns)
 
 

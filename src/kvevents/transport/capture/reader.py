@@ -35,7 +35,7 @@ from kvevents.transport.capture.records import (
     StateLine,
 )
 
-_NS = 1e-9
+_NS = 1e9
 
 
 class CaptureReader:
@@ -70,20 +70,22 @@ class CaptureReader:
             with file.open() as (is_capture, data):
                 yield from self._records(file, data) if is_capture else self._golden(file, data)
 
-    def batches(self) -> Iterator[CapturedBatch]:
-        """The batches alone, those left out that a replay socket repeated after they had come."""
+    def once(self) -> Iterator[CaptureRecord]:
+        """All records but the batches that a replay socket repeated after they had come."""
         last: dict[tuple[str, int | None], int] = {}
         for record in self:
+            key = (record.source.worker_id, record.source.dp_rank)
             if isinstance(record, CapturedReset):
-                last.pop((record.source.worker_id, record.source.dp_rank), None)
-            if not isinstance(record, CapturedBatch):
-                continue
-            if record.sequence is not None:
-                key = (record.source.worker_id, record.source.dp_rank)
+                last.pop(key, None)
+            elif isinstance(record, CapturedBatch) and record.sequence is not None:
                 if record.replayed and record.sequence <= last.get(key, -1):
                     continue
                 last[key] = record.sequence
             yield record
+
+    def batches(self) -> Iterator[CapturedBatch]:
+        """The batches alone, each once."""
+        return (record for record in self.once() if isinstance(record, CapturedBatch))
 
     def sources(self) -> list[CaptureSource]:
         """Every source of the capture, by first appearance; reads all of it."""
@@ -115,7 +117,7 @@ class CaptureReader:
         for line in lines:
             if type(line) is BatchLine:
                 yield CapturedBatch(
-                    line.time_ns * _NS, sources[line.source], line.sequence, line.payload, line.topic, line.replayed
+                    line.time_ns / _NS, sources[line.source], line.sequence, line.payload, line.topic, line.replayed
                 )
             elif isinstance(line, SourceLine):
                 sources[line.number] = line.source
@@ -123,13 +125,13 @@ class CaptureReader:
                 self.ended = line.is_last
             elif isinstance(line, StateLine):
                 yield CapturedState(
-                    line.time_ns * _NS, sources[line.source], line.state, line.code, line.detail, line.counters
+                    line.time_ns / _NS, sources[line.source], line.state, line.code, line.detail, line.counters
                 )
             elif isinstance(line, ResetLine):
-                yield CapturedReset(line.time_ns * _NS, sources[line.source])
+                yield CapturedReset(line.time_ns / _NS, sources[line.source])
             elif isinstance(line, RefusalLine):
                 yield CapturedRefusal(
-                    line.time_ns * _NS, sources[line.source], line.sequence, line.size_bytes, line.reason, line.offset
+                    line.time_ns / _NS, sources[line.source], line.sequence, line.size_bytes, line.reason, line.offset
                 )
 
     def _golden(self, file: CaptureFile, data: IO[bytes]) -> Iterator[CaptureRecord]:

@@ -71,7 +71,7 @@ class CapturedState(msgspec.Struct, frozen=True):
         source: the source.
         state: `connecting`, `recovering`, `live`, `degraded` or `lost`.
         code: why, as a stable name.
-        detail: why, for people.
+        detail: why, for people; empty unless the capture is raw.
         counters: what was counted of the source up to here: gaps, missing batches, duplicates and so on.
     """
 

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -28,6 +28,20 @@ from kvevents.transport.state import SourceState
 
 KEY_BYTES = 32
 _ARRAY_HEADER_BYTES = 5
+
+
+class WrittenBatch(NamedTuple):
+    """What was in a batch.
+
+    Attributes:
+        events: its events, unreadable ones included.
+        blocks: block hashes in them.
+        cleared: clears among them.
+    """
+
+    events: int
+    blocks: int
+    cleared: int
 
 
 class CaptureStats(msgspec.Struct):
@@ -83,6 +97,7 @@ class CaptureWriter:
 
     Attributes:
         path: the file being written.
+        files: all files so far.
 
     Raises:
         ConfigError: a setting that cannot work.
@@ -130,11 +145,17 @@ class CaptureWriter:
         self._count = self._first_ns = self._last_ns = 0
         self._flushed_at = time.monotonic()
         self._file = -1
+        self.files: list[Path] = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._begin(0)
         except OSError as error:
             raise TransportError(f"cannot write a capture to {self._folder}: {error.strerror or error}") from error
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be written any more; None if it can."""
+        return self._failure
 
     @property
     def pseudonyms(self) -> Pseudonyms:
@@ -150,8 +171,8 @@ class CaptureWriter:
         topic: bytes | None = None,
         replayed: bool = False,
         arrived: float | None = None,
-    ) -> None:
-        """Writes a batch.
+    ) -> WrittenBatch:
+        """Writes a batch and says what is in it.
 
         Args:
             source: who published it.
@@ -172,7 +193,7 @@ class CaptureWriter:
             number = self._number(source, time_ns)
             size = memoryview(payload).nbytes
             try:
-                data = self._rewritten(source, payload)
+                data, written = self._rewritten(source, payload)
             except WireError as error:
                 stats.refused += 1
                 if self._privacy.names:
@@ -182,8 +203,11 @@ class CaptureWriter:
                     self._put(BatchLine(time_ns, number, sequence, bytes(payload), topic, replayed), time_ns)
                 raise
             stats.batches += 1
+            stats.events += written.events
+            stats.blocks += written.blocks
             stats.payload_bytes += size
             self._put(BatchLine(time_ns, number, sequence, data, topic, replayed), time_ns)
+            return written
 
     def write_state(self, source: Source | CaptureSource, state: SourceState) -> None:
         """Writes that a source is in another state.
@@ -200,7 +224,9 @@ class CaptureWriter:
             self._turn()
             now = time.time_ns()
             number = self._number(source, now)
-            self._put(StateLine(now, number, state.state, state.code, state.reason, counters), now)
+            # The words may hold addresses, or values of a batch that was refused.
+            detail = "" if self._privacy.names else state.reason
+            self._put(StateLine(now, number, state.state, state.code, detail, counters), now)
 
     def write_reset(self, source: Source | CaptureSource) -> None:
         """Writes that a source began anew, so that nothing announced before holds any more.
@@ -261,13 +287,11 @@ class CaptureWriter:
 
     # Under the lock.
 
-    def _rewritten(self, source: Source | CaptureSource, payload: bytes | bytearray | memoryview) -> bytes:
-        stats = self._stats
+    def _rewritten(
+        self, source: Source | CaptureSource, payload: bytes | bytearray | memoryview
+    ) -> tuple[bytes, WrittenBatch]:
         if not self._privacy.names:
-            events, blocks = measure(payload)
-            stats.events += events
-            stats.blocks += blocks
-            return bytes(payload)
+            return bytes(payload), WrittenBatch(*measure(payload))
         key = (source.worker_id, source.dp_rank)
         rewriter = self._rewriters.get(key)
         if rewriter is None:
@@ -275,11 +299,9 @@ class CaptureWriter:
                 self._pseudonyms, keep_hashes=not self._privacy.hashes, keep_tokens=not self._privacy.tokens
             )
         rewritten = rewriter.rewrite(payload)
-        stats.events += rewritten.events
-        stats.blocks += rewritten.blocks
-        stats.emptied_events += rewritten.emptied_events
-        stats.dropped_fields += rewritten.dropped_fields
-        return rewritten.payload
+        self._stats.emptied_events += rewritten.emptied_events
+        self._stats.dropped_fields += rewritten.dropped_fields
+        return rewritten.payload, WrittenBatch(rewritten.events, rewritten.blocks, rewritten.cleared)
 
     def _number(self, source: Source | CaptureSource, time_ns: int) -> int:
         """The number of a source in this file, which it gets by a record of its own."""
@@ -342,6 +364,7 @@ class CaptureWriter:
         self._part = part
         self.path = self._folder / f"{self._name}.{part:06d}{SUFFIX}"
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.files.append(self.path)
         self._file_bytes = 0
         self._begun_at = time.monotonic()
         self._numbers: dict[tuple[str, int | None], int] = {}
