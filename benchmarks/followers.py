@@ -12,7 +12,6 @@ from benchmarks.process import Part
 from kvevents.index import PrefixIndex
 from kvevents.transport import Source, Subscriber
 
-
 _NOW = int(zmq.NOBLOCK)
 
 
