@@ -53,6 +53,10 @@ class Path(NamedTuple):
         ends = range(1, len(self.choices) + 1)
         return [hash((self.space, self.choices[:end], alias)) % 2**64 for end in ends]
 
+    def partial(self, place: int, length: int) -> int:
+        """What a page at that place is called that has so many tokens and no more."""
+        return hash((self.space, self.choices[: place + 1], "partial", length)) % 2**64
+
     def images(self) -> list[list[Any]]:
         return [[["img", index]] if choice == IMAGE else [] for index, choice in enumerate(self.choices)]
 
@@ -102,13 +106,16 @@ def stores(draw: st.DrawFn, path: Path, engine: Engine, *, images: bool) -> Bloc
         ids = list(itertools.pairwise(ids))
     blocks = hashes[start:end]
     parent = hashes[start - 1] if start else None
-    form = draw(st.sampled_from(["told"] * 6 + ["bare", "masked", "astray"]))
+    form = draw(st.sampled_from(["told"] * 6 + ["bare", "masked", "astray", "partial"]))
     if form == "bare":
         ids, parent, size = [], None, 0
     elif form == "masked":
         blocks = blocks[draw(st.integers(0, len(blocks) - 1)) :]
     elif form == "astray":
-        parent = draw(st.sampled_from([*hashes, 0]))
+        parent = draw(st.sampled_from([*hashes, 0, path.partial(start, 1)]))
+    elif form == "partial" and size > 1:
+        size = draw(st.integers(1, size - 1))
+        end, ids, blocks = start + 1, ids[:size], [path.partial(start, size)]
     fields = dict(SPACES[path.space])
     if images or draw(st.booleans()):
         salt = fields.pop("cache_salt", None)
@@ -126,6 +133,7 @@ def stores(draw: st.DrawFn, path: Path, engine: Engine, *, images: bool) -> Bloc
 @st.composite
 def removals(draw: st.DrawFn, path: Path, engine: Engine) -> BlockRemoved:
     hashes = path.hashes(draw(st.sampled_from([0, 0, 0, 1])))
+    hashes.append(path.partial(len(hashes) - 1, 1))
     blocks = draw(st.lists(st.sampled_from(hashes), min_size=1, max_size=3))
     group = draw(st.sampled_from(GROUPS))["group_idx"] if engine.hybrid else None
     return BlockRemoved([*blocks], draw(st.sampled_from(MEDIA)), group_idx=group)

@@ -100,6 +100,8 @@ class Source:
         self.links: dict[int, Link] = {}
         self.kinds: dict[int, tuple[str, int | None]] = dict(self.declared)
         self.geometry: tuple[int, bool] | None = None
+        self.tried: list[int] = []
+        self.partial: set[int] = set()
         self.error = False
 
     def kind(self, group: int) -> str:
@@ -135,25 +137,61 @@ class Source:
         full = self.kind(group) == "full_attention"
         size = event.block_size
         pairs = bool(event.token_ids) and not isinstance(event.token_ids[0], int)
-        if event.token_ids and full and self.contradicts(size, pairs):
+        blocks = [key(block) for block in event.block_hashes]
+        aligned = bool(event.token_ids) and len(event.token_ids) == len(blocks) * size
+        cut = self.judge(event, blocks, (size, pairs), aligned=aligned) if event.token_ids else "whole"
+        if full and cut == "contradiction":
             self.error = True
             self.counts["refused"] += 1
             return
-        blocks = [key(block) for block in event.block_hashes]
-        aligned = bool(event.token_ids) and len(event.token_ids) == len(blocks) * size
-        if aligned and full and self.geometry is None:
-            self.geometry = (size, pairs)
-        if aligned and self.geometry == (size, pairs):
+        if full and cut == "larger":
+            self.partial |= self.held.copies.keys() & set(self.tried)
+            self.tried, self.geometry, self.links = [], None, {}
+        if cut == "partial":
+            self.counts["partial"] += 1
+            self.partial |= {block for block in blocks if block not in self.links}
+        elif aligned and (full or self.geometry == (size, pairs)):
+            self.learn(event, blocks, (size, pairs))
+        if cut != "partial" and aligned and self.geometry == (size, pairs):
+            self.partial -= set(blocks)
             self.place(event, blocks, on_gpu=full and tier == 0)
         for block in blocks:
             self.held.add(block, tier, group)
         self.counts.update(events=1, stored=len(blocks))
         self.forget()
 
-    def contradicts(self, size: int, pairs: bool) -> bool:
-        if self.geometry is not None:
-            return self.geometry != (size, pairs)
-        return self.registered is not None and self.registered != size
+    def judge(self, event: BlockStored, blocks: list[int], got: tuple[int, bool], *, aligned: bool) -> str:
+        """How a store is cut, beside what is known: whole, partial (a page that is not full), larger, or wrong."""
+        if self.geometry is None and self.registered is None:
+            return "whole"
+        known = self.geometry or (self.registered or 0, got[1])
+        parent = None if event.parent_block_hash is None else key(event.parent_block_hash)
+        if parent in self.partial:
+            return "contradiction"
+        if got == known:
+            return "whole"
+        if aligned and got[1] == known[1]:
+            if got[0] > known[0] and self.tried and parent not in self.tried:
+                return "larger"
+            divides = self.geometry is None and got[0] > 1 and known[0] % got[0] == 0
+            if got[0] < known[0] and len(blocks) == 1 and not self.is_parent(blocks[0]) and not divides:
+                return "partial"
+        return "contradiction"
+
+    def learn(self, event: BlockStored, blocks: list[int], got: tuple[int, bool]) -> None:
+        """Lone blocks do not tell for sure how large blocks are."""
+        first, self.geometry = self.geometry is None, got
+        if not self.tried and not (first and self.registered is None):
+            return
+        parent = None if event.parent_block_hash is None else key(event.parent_block_hash)
+        if len(blocks) > 1 or parent in self.tried or self.is_parent(blocks[0]):
+            self.tried = []
+        elif blocks[0] not in self.tried:
+            self.tried.append(blocks[0])
+
+    def is_parent(self, block: int) -> bool:
+        """Whether blocks wait for it, whose place is not known either."""
+        return any(link.parent == block for link in self.links.values()) and self.content(block) is None
 
     def place(self, event: BlockStored, blocks: list[int], *, on_gpu: bool) -> None:
         if on_gpu:
@@ -180,6 +218,7 @@ class Source:
         """Links stay with what is held, and with what held blocks hang on."""
         while True:
             parents = {link.parent for link in self.links.values()}
+            self.partial &= {block for block in self.partial if block in self.held.copies or block in parents}
             idle = [block for block in self.links if block not in self.held.copies and block not in parents]
             if not idle:
                 return
@@ -188,7 +227,7 @@ class Source:
 
     def waiting(self) -> int:
         """Held blocks without a place, and blocks that wait for one."""
-        known = self.held.copies.keys() | self.links.keys()
+        known = (self.held.copies.keys() | self.links.keys()) - self.partial
         return sum(self.content(block) is None for block in known)
 
     def apply(self, event: KVCacheEvent) -> None:

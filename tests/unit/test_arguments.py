@@ -34,7 +34,10 @@ SETTINGS: list[tuple[str, Callable[[int], object]]] = [
     ("num_blocks", lambda value: BlockPoolCache(num_blocks=value)),
     ("page_size", lambda value: BlockPoolCache(num_blocks=4, page_size=value)),
     ("max_pending_blocks", lambda value: PrefixIndex(4, max_pending_blocks=value)),
+    ("max_pending_bytes", lambda value: PrefixIndex(4, max_pending_bytes=value)),
     ("max_sources", lambda value: PrefixIndex(4, max_sources=value)),
+    ("block_size", PrefixIndex),
+    ("block_size", lambda value: PrefixIndex(4).add_worker("w", block_size=value)),
 ]
 
 NUMBERS: list[tuple[str, Callable[[int], object]]] = [

@@ -149,7 +149,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (PrefixIndex, "block_size"),
     (PrefixIndex.add_worker, "self, id, *, block_size=None, residency='counted', groups=None"),
     (PrefixIndex.remove_worker, "self, id"),
-    (PrefixIndex.clear_worker, "self, worker, dp_rank=None"),
+    (PrefixIndex.clear_worker, "self, id, dp_rank=None"),
     (PrefixIndex.apply, "self, worker, data, *, seq=None, dp_rank=None"),
     (PrefixIndex.match, "self, tokens, *, lora_name=None, lora_id=None, cache_salt=None, extra_keys=None"),
     (PrefixIndex.match_many, "self, prompts, /"),

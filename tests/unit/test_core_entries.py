@@ -83,8 +83,10 @@ BLOCKS = VLLM_HASHING | {"lora_id": None, "extra_keys": [None], "parent_digest":
 INDEX: dict[str, Any] = {
     "keep_tokens": True,
     "max_pending_blocks": 9,
+    "max_pending_bytes": 9_000,
     "max_pending_age_s": 1.0,
     "max_parked_blocks": 9,
+    "max_parked_bytes": 9_000,
     "max_parked_age_s": 1.0,
     "max_sources": 9,
 }

@@ -30,12 +30,33 @@ class TestOutOfOrder:
 
     def test_pending_blocks_are_counted_in_blocks_and_bounded(self) -> None:
         fleet = Fleet(max_pending_blocks=2)
-        report = fleet.apply(store(B, C, D, parent=A, tokens=PROMPT[2:]))
+        report = fleet.apply(store(B, parent=A, tokens=[3, 4]), store(C, D, parent=B, tokens=PROMPT[4:]))
         assert (report.pending, report.dropped) == (2, 1)
         fleet.apply(store(A, tokens=[1, 2]))
         assert fleet.total() == 1, "the oldest, next to the parent, was dropped"
         fleet.apply(store(B, parent=A, tokens=[3, 4]))
         assert fleet.total() == 4
+
+    def test_of_one_event_that_is_too_large_the_first_wait_and_the_rest_is_dropped(self) -> None:
+        fleet = Fleet(max_pending_blocks=2)
+        report = fleet.apply(store(B, C, D, parent=A, tokens=PROMPT[2:]))
+        assert (report.pending, report.dropped) == (2, 1)
+        fleet.apply(store(A, tokens=[1, 2]))
+        assert fleet.total() == 3
+        assert fleet.index.stats().sources[0].dropped == 1
+
+    def test_pending_blocks_are_bounded_by_the_bytes_they_take(self) -> None:
+        fleet = Fleet(1024, max_pending_bytes=10_000)
+        tokens = list(range(2048))
+        report = fleet.apply(store(B, C, parent=A, tokens=tokens, block_size=1024))
+        assert (report.pending, report.dropped) == (2, 0)
+        report = fleet.apply(store(D, parent=C, tokens=tokens[:1024], block_size=1024))
+        assert (report.pending, report.dropped) == (2, 1)
+        report = fleet.apply(store(99, parent=98, tokens=list(range(4096)), block_size=1024 * 4))
+        assert report.error is not None
+        fleet = Fleet(1024, max_pending_bytes=10_000)
+        report = fleet.apply(store(99, parent=98, tokens=list(range(4096)), block_size=1024 * 4))
+        assert (report.pending, report.dropped) == (0, 1)
 
     def test_pending_blocks_are_bounded_by_age(self) -> None:
         fleet = Fleet(max_pending_age_s=0.0)

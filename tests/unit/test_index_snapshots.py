@@ -81,7 +81,7 @@ class TestSnapshots:
 
     def test_a_snapshot_of_another_version_says_so(self, fleet: Fleet) -> None:
         good = fleet.index.snapshot()
-        with pytest.raises(WireError, match=r"expected snapshot version 2, found 9.*at byte 8"):
+        with pytest.raises(WireError, match=r"expected snapshot version 3, found 9.*at byte 8"):
             fleet.index.restore(good[:8] + b"\x09" + good[9:])
 
     def test_more_sources_than_there_is_room_for(self, fleet: Fleet) -> None:

@@ -63,6 +63,9 @@ fn check_life(index: &PrefixIndex, dice: &mut Dice) {
     assert!(again.snapshot() == snapshot, "a snapshot restores what it was taken of");
     for worker in ["a", "b"] {
         index.holdings(worker);
+        if let (Err(error), bytes) = peak(|| index.dump_events(worker)) {
+            assert!(bytes < MEMORY.0, "{error} after {bytes} bytes");
+        }
     }
     for payload in PAYLOADS.iter().take(6) {
         index::ask(index, payload);

@@ -19,6 +19,7 @@ use crate::buffers::TokenArgument;
 use crate::classes;
 use crate::hashing::{DETACH_ABOVE, detach_if};
 use crate::numbers;
+use crate::texts;
 use crate::wire::payload;
 
 use report::ApplyReport;
@@ -48,13 +49,20 @@ impl WorkerHandle {
 /// A worker as Python names it.
 ///
 /// The id first: what is tried in vain costs as much as a small batch.
-#[derive(FromPyObject)]
 enum WorkerArgument<'py> {
     Id(PyBackedStr),
     Handle(PyRef<'py, WorkerHandle>),
 }
 
-impl WorkerArgument<'_> {
+impl<'py> WorkerArgument<'py> {
+    fn read(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(id) = object.extract() {
+            return Ok(Self::Id(id));
+        }
+        let handle = object.extract().map(Self::Handle);
+        handle.map_err(|_| texts::type_error("worker", "a handle or an id", object))
+    }
+
     fn target(&self) -> Target<'_> {
         match self {
             Self::Handle(handle) => Target::Handle(&handle.0),
@@ -64,13 +72,25 @@ impl WorkerArgument<'_> {
 }
 
 /// A prompt as Python hands it over: tokens, adapter's name, adapter's number, salt, extra keys as msgpack.
-type PromptArgument = (
-    TokenArgument,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-    Option<PyBackedBytes>,
-);
+struct PromptArgument {
+    tokens: TokenArgument,
+    lora_name: Option<String>,
+    lora_id: Option<i64>,
+    cache_salt: Option<String>,
+    extra_keys: Option<PyBackedBytes>,
+}
+
+impl PromptArgument {
+    fn read(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            tokens: object.get_item(0)?.extract()?,
+            lora_name: texts::lora_name(&object.get_item(1)?)?,
+            lora_id: numbers::lora_id(&object.get_item(2)?)?,
+            cache_salt: texts::cache_salt(&object.get_item(3)?)?,
+            extra_keys: object.get_item(4)?.extract()?,
+        })
+    }
+}
 
 #[pyclass(name = "PrefixIndex", module = "kvevents._core.index", frozen)]
 pub(crate) struct PyPrefixIndex(PrefixIndex);
@@ -79,18 +99,20 @@ pub(crate) struct PyPrefixIndex(PrefixIndex);
 impl PyPrefixIndex {
     #[new]
     #[pyo3(signature = (
-        block_size, *, keep_tokens, max_pending_blocks, max_pending_age_s, max_parked_blocks, max_parked_age_s,
-        max_sources
+        block_size, *, keep_tokens, max_pending_blocks, max_pending_bytes, max_pending_age_s, max_parked_blocks,
+        max_parked_bytes, max_parked_age_s, max_sources
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python class")]
     fn new(
         py: Python<'_>,
         #[pyo3(from_py_with = numbers::tokens_in_block)] block_size: u32,
-        keep_tokens: bool,
+        #[pyo3(from_py_with = keep_tokens_of)] keep_tokens: bool,
         #[pyo3(from_py_with = numbers::max_pending_blocks)] max_pending_blocks: usize,
-        max_pending_age_s: f64,
+        #[pyo3(from_py_with = numbers::max_pending_bytes)] max_pending_bytes: usize,
+        #[pyo3(from_py_with = max_pending_age_s_of)] max_pending_age_s: Duration,
         #[pyo3(from_py_with = numbers::max_parked_blocks)] max_parked_blocks: usize,
-        max_parked_age_s: f64,
+        #[pyo3(from_py_with = numbers::max_parked_bytes)] max_parked_bytes: usize,
+        #[pyo3(from_py_with = max_parked_age_s_of)] max_parked_age_s: Duration,
         #[pyo3(from_py_with = numbers::max_sources)] max_sources: usize,
     ) -> PyResult<Self> {
         let config = Config {
@@ -98,11 +120,13 @@ impl PyPrefixIndex {
             keep_tokens,
             pending: Bounds {
                 blocks: max_pending_blocks,
-                age: seconds(py, "max_pending_age_s", max_pending_age_s)?,
+                bytes: max_pending_bytes,
+                age: max_pending_age_s,
             },
             parked: Bounds {
                 blocks: max_parked_blocks,
-                age: seconds(py, "max_parked_age_s", max_parked_age_s)?,
+                bytes: max_parked_bytes,
+                age: max_parked_age_s,
             },
             sources: max_sources,
             wire: Limits::default(),
@@ -120,7 +144,7 @@ impl PyPrefixIndex {
     fn add_worker(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = texts::id)] worker: String,
         #[pyo3(from_py_with = numbers::tokens_in_block_if_known)] block_size: Option<u32>,
         counted: bool,
         groups: Option<Vec<(u64, String, Option<u64>)>>,
@@ -134,34 +158,33 @@ impl PyPrefixIndex {
             counted,
             groups: groups.map(|groups| groups.into_iter().map(group).collect()),
         };
-        let handle = py.detach(|| self.0.add_worker(worker, &setup));
+        let handle = py.detach(|| self.0.add_worker(&worker, &setup));
         let handle = handle.map_err(|error| raise(py, &error))?;
         Ok(WorkerHandle(handle))
     }
 
-    fn remove_worker(&self, py: Python<'_>, worker: &str) -> bool {
-        py.detach(|| self.0.remove_worker(worker))
+    fn remove_worker(&self, py: Python<'_>, #[pyo3(from_py_with = texts::id)] worker: String) -> bool {
+        py.detach(|| self.0.remove_worker(&worker))
     }
 
     #[pyo3(signature = (worker, dp_rank = None))]
     fn clear_worker(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = texts::id)] worker: String,
         #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
     ) {
-        py.detach(|| self.0.clear_worker(worker, dp_rank));
+        py.detach(|| self.0.clear_worker(&worker, dp_rank));
     }
 
     fn set_state(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = texts::worker_id)] worker_id: String,
         #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
-        state: &str,
+        #[pyo3(from_py_with = texts::state)] state: String,
     ) -> PyResult<bool> {
-        self.0
-            .set_state(worker, dp_rank, state)
+        py.detach(|| self.0.set_state(&worker_id, dp_rank, &state))
             .map_err(|error| raise(py, &error))
     }
 
@@ -169,7 +192,7 @@ impl PyPrefixIndex {
     fn apply(
         &self,
         py: Python<'_>,
-        worker: WorkerArgument<'_>,
+        #[pyo3(from_py_with = WorkerArgument::read)] worker: WorkerArgument<'_>,
         data: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = numbers::seq)] seq: Option<u64>,
         #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
@@ -186,29 +209,46 @@ impl PyPrefixIndex {
         &self,
         py: Python<'py>,
         tokens: TokenArgument,
-        lora_name: Option<String>,
+        #[pyo3(from_py_with = texts::lora_name)] lora_name: Option<String>,
         #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
-        cache_salt: Option<String>,
+        #[pyo3(from_py_with = texts::cache_salt)] cache_salt: Option<String>,
         extra_keys: Option<PyBackedBytes>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let arguments = [(tokens, lora_name, lora_id, cache_salt, extra_keys)];
+        let arguments = [PromptArgument {
+            tokens,
+            lora_name,
+            lora_id,
+            cache_salt,
+            extra_keys,
+        }];
         let mut found = self.find(py, &arguments)?;
         answers::matches(py, found.pop().unwrap_or_default())
     }
 
-    fn match_many<'py>(&self, py: Python<'py>, prompts: Vec<PromptArgument>) -> PyResult<Vec<Bound<'py, PyList>>> {
+    fn match_many<'py>(&self, py: Python<'py>, prompts: Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let prompts = prompts.iter().map(|prompt| PromptArgument::read(&prompt));
+        let prompts: Vec<_> = prompts.collect::<PyResult<_>>()?;
         let found = self.find(py, &prompts)?;
         found.into_iter().map(|matches| answers::matches(py, matches)).collect()
     }
 
-    fn holdings<'py>(&self, py: Python<'py>, worker: &str) -> PyResult<Bound<'py, PyDict>> {
-        let holdings = py.detach(|| self.0.holdings(worker)).unwrap_or_default();
+    fn holdings<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = texts::worker_id)] worker_id: String,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let holdings = py.detach(|| self.0.holdings(&worker_id)).unwrap_or_default();
         answers::holdings(py, holdings)
     }
 
-    fn dump_events<'py>(&self, py: Python<'py>, worker: &str) -> PyResult<Bound<'py, PyList>> {
-        let dump = py.detach(|| self.0.dump_events(worker)).unwrap_or_default();
-        answers::dump(py, dump)
+    fn dump_events<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = texts::worker)] worker: String,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let dump = py.detach(|| self.0.dump_events(&worker));
+        let dump = dump.map_err(|error| raise(py, &error))?;
+        answers::dump(py, dump.unwrap_or_default())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -229,10 +269,10 @@ impl PyPrefixIndex {
     fn snapshot_worker(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = texts::worker)] worker: String,
         #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
     ) -> Option<Vec<Cow<'static, [u8]>>> {
-        let images = py.detach(|| self.0.snapshot_worker(worker, dp_rank))?;
+        let images = py.detach(|| self.0.snapshot_worker(&worker, dp_rank))?;
         Some(images.into_iter().map(Cow::from).collect())
     }
 
@@ -240,13 +280,13 @@ impl PyPrefixIndex {
     fn restore_worker(
         &self,
         py: Python<'_>,
-        worker: &str,
+        #[pyo3(from_py_with = texts::worker)] worker: String,
         data: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = numbers::seq)] seq: Option<u64>,
         #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
     ) -> PyResult<ApplyReport> {
         let data = payload(data)?;
-        let outcome = py.detach(|| self.0.restore_worker(worker, &data, seq, dp_rank));
+        let outcome = py.detach(|| self.0.restore_worker(&worker, &data, seq, dp_rank));
         outcome.map(ApplyReport).map_err(|error| raise(py, &error))
     }
 
@@ -259,11 +299,12 @@ impl PyPrefixIndex {
     fn find(&self, py: Python<'_>, arguments: &[PromptArgument]) -> PyResult<Vec<Vec<Match>>> {
         let prompts: Vec<Prompt<'_>> = arguments
             .iter()
-            .map(|(tokens, lora_name, lora_id, cache_salt, extra_keys)| {
-                let extra_keys = extra_keys.as_deref().map(Raw::read).transpose();
+            .map(|prompt| {
+                let extra_keys = prompt.extra_keys.as_deref().map(Raw::read).transpose();
                 let extra_keys = extra_keys.map_err(|error| classes::wire_error(py, &error))?;
-                let (lora_name, cache_salt) = (lora_name.as_deref(), cache_salt.as_deref());
-                Prompt::new(tokens.as_slice(), lora_name, *lora_id, cache_salt, extra_keys).ok_or_else(|| {
+                let (lora_name, cache_salt) = (prompt.lora_name.as_deref(), prompt.cache_salt.as_deref());
+                let tokens = prompt.tokens.as_slice();
+                Prompt::new(tokens, lora_name, prompt.lora_id, cache_salt, extra_keys).ok_or_else(|| {
                     PyTypeError::new_err("extra_keys: expected a list with None or a list for each block")
                 })
             })
@@ -281,17 +322,35 @@ fn raise(py: Python<'_>, error: &IndexError) -> PyErr {
         IndexError::Wire(error) => classes::wire_error(py, error),
         IndexError::Snapshot(error) => classes::wire_fault(py, error.reason.clone(), error.offset),
         IndexError::Config(message) => classes::config_error(py, message.clone()),
+        IndexError::Copies { copies, limit } => classes::capacity_error(py, error.to_string(), *copies, *limit),
         IndexError::Capacity { limit } => classes::capacity_error(py, error.to_string(), limit + 1, *limit),
     }
 }
 
-fn seconds(py: Python<'_>, setting: &str, value: f64) -> PyResult<Duration> {
+fn keep_tokens_of(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object
+        .extract()
+        .map_err(|_| texts::type_error("keep_tokens", "True or False", object))
+}
+
+fn max_pending_age_s_of(object: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    seconds(object, "max_pending_age_s")
+}
+
+fn max_parked_age_s_of(object: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    seconds(object, "max_parked_age_s")
+}
+
+fn seconds(object: &Bound<'_, PyAny>, setting: &str) -> PyResult<Duration> {
+    let value: f64 = object
+        .extract()
+        .map_err(|_| texts::type_error(setting, "seconds", object))?;
     Duration::try_from_secs_f64(value).or_else(|_| {
         if value == f64::INFINITY {
             return Ok(Duration::MAX);
         }
         let message = format!("{setting}: expected seconds from 0, got {value}");
-        Err(classes::config_error(py, message))
+        Err(classes::config_error(object.py(), message))
     })
 }
 

@@ -15,6 +15,7 @@ mod numbers;
 mod recorder;
 mod relay;
 mod slots;
+mod texts;
 mod tokens;
 mod wire;
 mod yardstick;

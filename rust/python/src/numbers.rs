@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::classes;
+use crate::texts;
 
 /// A number of a certain width.
 pub(crate) trait Width: Display + for<'a, 'py> FromPyObject<'a, 'py> {
@@ -31,6 +32,9 @@ fn fitting<T: Width>(
     let py = object.py();
     object.extract::<T>().map_err(|error| {
         let error: PyErr = error.into();
+        if error.is_instance_of::<PyTypeError>(py) {
+            return texts::type_error(name, "an integer", object);
+        }
         if !error.is_instance_of::<PyOverflowError>(py) {
             return error;
         }
@@ -64,7 +68,9 @@ arguments! { classes::config_error:
     max_event_blocks: usize = 0,
     max_event_bytes: usize = 0,
     max_parked_blocks: usize = 0,
+    max_parked_bytes: usize = 0,
     max_pending_blocks: usize = 0,
+    max_pending_bytes: usize = 0,
     max_sources: usize = 0,
     num_blocks: u32 = 2,
     page_size: usize = 1,

@@ -60,16 +60,20 @@ class ApplyReport:
         """Those of the parked blocks that came by stores with more (or fewer) tokens than their blocks cover."""
 
     @property
+    def partial(self) -> int:
+        """Partial pages that its stores named: shorter than the engine's blocks, held by hash, in no match."""
+
+    @property
     def removal_misses(self) -> int:
         """Blocks that its removals named and that were not held there."""
 
     @property
     def dropped(self) -> int:
-        """Pending and parked blocks dropped because they were too many or too old: the picture is incomplete."""
+        """Pending and parked blocks dropped: too many, too large or too old. The picture is incomplete."""
 
     @property
     def skipped(self) -> list[SkippedEvent]:
-        """Events left out: those that could not be read, and `unknown-tier`, `bad-block-size`, `too-many-groups`."""
+        """Left out: unreadable events, `unknown-tier`, `bad-block-size`, `extra-keys-too-large`, `too-many-groups`."""
 
     @property
     def error(self) -> ConfigError | None:
@@ -87,8 +91,10 @@ class PrefixIndex:
         *,
         keep_tokens: bool,
         max_pending_blocks: int,
+        max_pending_bytes: int,
         max_pending_age_s: float,
         max_parked_blocks: int,
+        max_parked_bytes: int,
         max_parked_age_s: float,
         max_sources: int,
     ) -> PrefixIndex: ...
@@ -99,7 +105,7 @@ class PrefixIndex:
     ) -> WorkerHandle: ...
     def remove_worker(self, worker: str) -> bool: ...
     def clear_worker(self, worker: str, dp_rank: int | None = None) -> None: ...
-    def set_state(self, worker: str, dp_rank: int | None, state: str) -> bool: ...
+    def set_state(self, worker_id: str, dp_rank: int | None, state: str) -> bool: ...
     def apply(
         self,
         worker: WorkerHandle | str,
@@ -117,7 +123,7 @@ class PrefixIndex:
         extra_keys: bytes | None,
     ) -> list[_Row]: ...
     def match_many(self, prompts: list[_Prompt]) -> list[list[_Row]]: ...
-    def holdings(self, worker: str) -> dict[int | None, dict[str, set[int]]]: ...
+    def holdings(self, worker_id: str) -> dict[int | None, dict[str, set[int]]]: ...
     def dump_events(self, worker: str) -> list[tuple[int | None, list[tuple[bool, dict[str, Any]]]]]: ...
     def stats(self) -> dict[str, Any]: ...
     def snapshot(self) -> bytes: ...

@@ -104,7 +104,8 @@ class SourceStats(msgspec.Struct, frozen=True):
         removed: blocks (copies) removed.
         cleared: clears.
         removal_misses: removals of blocks that were not held there.
-        dropped: pending and parked blocks dropped because they were too many or too old.
+        dropped: pending and parked blocks dropped because they were too many, too large or too old.
+        partial: partial pages stored: shorter than the engine's blocks, held by hash, in no match.
         refused: stores refused because they contradict the block size.
         duplicates: batches ignored because their sequence had been applied before.
         skipped: events left out, by code.
@@ -128,6 +129,7 @@ class SourceStats(msgspec.Struct, frozen=True):
     cleared: int
     removal_misses: int
     dropped: int
+    partial: int
     refused: int
     duplicates: int
     skipped: dict[str, int]

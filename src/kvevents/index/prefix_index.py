@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Tokens: TypeAlias = "Sequence[int] | ReadableBuffer"
 """Token ids: a list, an array, a numpy integer array or any integer buffer (read without a copy where contiguous)."""
 
+_UNSIGNED = 1 << 64
+
 ExtraKeys: TypeAlias = Sequence[Sequence[Any] | None]
 """What identifies blocks besides their tokens, an entry for each block of the index's size: None, or a list of
 `[image id, offset of the image from the block's start]` in order, then the digest of prompt embeddings, as on vLLM's
@@ -56,9 +58,13 @@ class PrefixIndex:
     Args:
         block_size: tokens in a block of the answers; engines may cut differently, and pairs (EAGLE) are understood.
         keep_tokens: keep the tokens, adapters and salts of blocks, so that `dump_events` can rebuild them.
-        max_pending_blocks: blocks of a source that may wait for their parent; the oldest are dropped.
+        max_pending_blocks: blocks of a source that may wait for their parent; the oldest are dropped, and of an event
+            that alone is too large the last.
+        max_pending_bytes: memory that they may take, with what is kept to place them.
         max_pending_age_s: how long a block may wait for its parent, in seconds.
-        max_parked_blocks: held blocks of a source that may be without a place; the oldest are dropped.
+        max_parked_blocks: held blocks of a source that may be without a place; the oldest are dropped, and of an event
+            that alone is too large the last.
+        max_parked_bytes: memory that they may take.
         max_parked_age_s: how long a block may be without a place, in seconds.
         max_sources: workers times ranks.
 
@@ -72,25 +78,23 @@ class PrefixIndex:
         *,
         keep_tokens: bool = False,
         max_pending_blocks: int = 65_536,
+        max_pending_bytes: int = 1 << 27,
         max_pending_age_s: float = 300.0,
         max_parked_blocks: int = 262_144,
+        max_parked_bytes: int = 1 << 27,
         max_parked_age_s: float = 3600.0,
         max_sources: int = 4096,
     ) -> None:
-        limits = {
-            "max_pending_blocks": max_pending_blocks,
-            "max_parked_blocks": max_parked_blocks,
-            "max_sources": max_sources,
-        }
-        for name, limit in limits.items():
-            if limit < 0:
-                raise ConfigError(f"{name}: expected at least 0, got {limit}")
         self._core = core.PrefixIndex(
             block_size,
             keep_tokens=keep_tokens,
+            max_pending_blocks=max_pending_blocks,
+            max_pending_bytes=max_pending_bytes,
             max_pending_age_s=max_pending_age_s,
+            max_parked_blocks=max_parked_blocks,
+            max_parked_bytes=max_parked_bytes,
             max_parked_age_s=max_parked_age_s,
-            **limits,
+            max_sources=max_sources,
         )
 
     @property
@@ -110,19 +114,20 @@ class PrefixIndex:
 
         Args:
             id: the worker's id.
-            block_size: its engine's block size (page size); None learns it from the first store. Events that
-                contradict it are not applied and reported loudly.
+            block_size: its engine's block size (page size); None learns it from the first stores. Events that
+                contradict it are not applied and reported loudly. A single shorter block is a page that is not full:
+                held by its hash, counted as `partial`, in no match.
             residency: `counted`: each copy on the GPU is counted, as engines announce it; `set`: one removal takes
                 all, for vLLM with `kv_cache_report_mode=full`, which repeats stores that were never new.
-            groups: the KV cache groups of its model by `group_idx`, where the events do not say their kind.
+            groups: the KV cache groups of its model by `group_idx`, where the events do not say their kind; at most 32.
 
         Raises:
             ConfigError: a setting out of its range, or other settings than before for a worker that holds blocks.
             CapacityError: one worker more than `max_sources`.
         """
-        if residency not in {"counted", "set"}:
+        if residency not in ("counted", "set"):
             raise ConfigError(f"residency: expected counted or set, got {residency!r}")
-        specs = None if groups is None else [(index, spec.kind, spec.window) for index, spec in groups.items()]
+        specs = None if groups is None else _checked(groups)
         return self._core.add_worker(id, block_size=block_size, counted=residency == "counted", groups=specs)
 
     def remove_worker(self, id: str) -> bool:  # noqa: A002 - the name is contract
@@ -135,9 +140,9 @@ class PrefixIndex:
         """
         return self._core.remove_worker(id)
 
-    def clear_worker(self, worker: str, dp_rank: int | None = None) -> None:
+    def clear_worker(self, id: str, dp_rank: int | None = None) -> None:  # noqa: A002 - the name is contract
         """Forget what a worker holds, its learned block size and last sequence; of all ranks if `dp_rank` is None."""
-        self._core.clear_worker(worker, dp_rank)
+        self._core.clear_worker(id, dp_rank)
 
     def set_state(self, worker_id: str, dp_rank: int | None, state: str) -> bool:
         """Set the state that matches report for a rank; None sets it for all ranks.
@@ -196,11 +201,13 @@ class PrefixIndex:
             ValueError: a token id below 0 or over 2^64-1.
             TypeError: tokens that are no integers.
         """
-        extra = None if extra_keys is None else msgspec.msgpack.encode(extra_keys)
+        extra = _packed(extra_keys)
         return Matches(self._core.match(tokens, lora_name, lora_id, cache_salt, extra))
 
     def match_many(self, prompts: "Iterable[Prompt | Tokens]") -> list[Matches]:
         """`match` for each of several prompts, given as tokens or (with a namespace) as `Prompt`."""
+        if not isinstance(prompts, Iterable):
+            raise TypeError(f"prompts: expected several prompts, got {type(prompts)}")
         return [Matches(rows) for rows in self._core.match_many([_prompt(prompt) for prompt in prompts])]
 
     def holdings(self, worker_id: str) -> dict[int | None, dict[str, set[int]]]:
@@ -216,6 +223,9 @@ class PrefixIndex:
         With `keep_tokens` another index that applies them gives the same answers. Without, the stores name hashes and
         parents but no tokens: the other index then has the same holdings, but its blocks are parked and count in
         matches only once events with tokens have bound the same hashes.
+
+        Raises:
+            CapacityError: some blocks are held in so many copies that telling each is out of proportion.
         """
         now = time.time()
         return [
@@ -295,8 +305,30 @@ class PrefixIndex:
 def _prompt(prompt: Any) -> Any:
     if not isinstance(prompt, Prompt):
         return prompt, None, None, None, None
-    extra = None if prompt.extra_keys is None else msgspec.msgpack.encode(prompt.extra_keys)
-    return prompt.tokens, prompt.lora_name, prompt.lora_id, prompt.cache_salt, extra
+    return prompt.tokens, prompt.lora_name, prompt.lora_id, prompt.cache_salt, _packed(prompt.extra_keys)
+
+
+def _packed(extra_keys: Any) -> bytes | None:
+    if extra_keys is None:
+        return None
+    try:
+        return msgspec.msgpack.encode(extra_keys)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"extra_keys: expected a list with None or a list for each block: {error}") from None
+
+
+def _checked(groups: Any) -> list[tuple[int, str, int | None]]:
+    """The groups in the form that the core takes."""
+    if not isinstance(groups, Mapping):
+        raise ConfigError(f"groups: expected a mapping of group_idx to GroupSpec, got {type(groups)}")
+    for index, spec in groups.items():
+        if not isinstance(index, int) or not 0 <= index < _UNSIGNED:
+            raise ConfigError(f"groups: expected a group_idx from 0 to {_UNSIGNED - 1}, got {index!r}")
+        if not isinstance(spec, GroupSpec) or not isinstance(spec.kind, str):
+            raise ConfigError(f"groups[{index}]: expected a GroupSpec with the name of a kind, got {spec!r}")
+        if spec.window is not None and not (isinstance(spec.window, int) and 0 < spec.window < _UNSIGNED):
+            raise ConfigError(f"groups[{index}]: expected a window of at least 1 token, got {spec.window!r}")
+    return [(index, spec.kind, spec.window) for index, spec in groups.items()]
 
 
 def _event(is_store: bool, fields: dict[str, Any]) -> KVCacheEvent:

@@ -31,7 +31,7 @@ class EventSink(Protocol):
         `skipped` events, `dropped` blocks and `error` then count against the source, and `cleared` events for it.
         """
 
-    def clear_worker(self, worker: str, dp_rank: int | None = None) -> object:
+    def clear_worker(self, worker: str, /, dp_rank: int | None = None) -> object:
         """Drops what a rank of a worker holds; None: all of its ranks."""
 
 

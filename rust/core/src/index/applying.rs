@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::report::{Ignored, Report};
+use super::room::Terms;
 use super::slice::Slice;
 use super::worker::Target;
 use super::{IndexError, PrefixIndex};
@@ -50,6 +51,7 @@ impl PrefixIndex {
                 });
             }
         };
+        let terms = self.terms(now);
         let mut events = batch.events.iter();
         let mut slice = Slice::new(&ids);
         loop {
@@ -57,10 +59,10 @@ impl PrefixIndex {
             self.prepare(number, &mut slice);
             let mut state = self.state.write();
             for action in slice.actions() {
-                state.apply(number, &action, now, &mut report);
+                state.apply(number, &action, &terms, &mut report);
             }
             let source = state.source_mut(number);
-            report.dropped += source.expire(self.config.pending, self.config.parked, now);
+            report.dropped += source.expire(&terms);
             state.tidy(number);
             let (is_last, is_littered) = (events.len() == 0, state.is_littered());
             if is_last {
@@ -73,6 +75,15 @@ impl PrefixIndex {
             if is_last {
                 return Ok(report);
             }
+        }
+    }
+
+    /// On what terms blocks may wait.
+    pub(super) fn terms(&self, now: Duration) -> Terms {
+        Terms {
+            pending: self.config.pending,
+            parked: self.config.parked,
+            now,
         }
     }
 

@@ -12,13 +12,17 @@
 use std::time::Duration;
 
 use super::blocks::BlockNumber;
-use super::forest::{Forest, Found};
-use super::record::{Kept, Link, Parked, Pending};
+use super::forest::{By, Forest, Found};
+use super::record::{Kept, Link, Parked, Pending, RECORD_BYTES, kept_bytes};
 use super::residency::Change;
-use super::room::Room;
+use super::room::{Allowance, Room, Terms};
 use super::slice::Store;
 use super::source::Source;
 use crate::hash::content;
+
+/// Blocks ahead of the one that is placed for which memory is fetched. What was fetched for a whole slice beforehand is
+/// there still in a slice of many events, but not in one large event.
+const FAR: usize = 24;
 
 /// What stands above a block.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +35,12 @@ enum Above {
     Nameless,
 }
 
-/// Where and since when a block waits if it has to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    pub parked: bool,
-    pub now: Duration,
+/// Where and since when the blocks of an event wait if they have to, and how many still may.
+#[derive(Debug)]
+struct Wait {
+    parked: bool,
+    now: Duration,
+    allowance: Allowance,
 }
 
 impl Source {
@@ -46,14 +51,16 @@ impl Source {
         store: &Store<'_>,
         change: Change,
         names_namespace: bool,
-        now: Duration,
+        terms: &Terms,
     ) {
         if names_namespace && !self.waiting.is_empty() {
             store.blocks.iter().for_each(|&block| self.unpend(block));
         }
-        let wait = Wait {
-            parked: !names_namespace,
-            now,
+        let parked = !names_namespace;
+        let mut wait = Wait {
+            parked,
+            now: terms.now,
+            allowance: Allowance::new(if parked { terms.parked } else { terms.pending }),
         };
         let mut above = match store.parent {
             None if names_namespace => Above::Known(None, store.root),
@@ -64,7 +71,11 @@ impl Source {
             },
         };
         for index in 0..store.blocks.len() {
-            above = self.place(forest, store, index, above, change, wait);
+            if let Some((block, content)) = store.foreseen_at(index + FAR) {
+                forest.table(By::Engine).prefetch(block);
+                forest.table(By::Content).prefetch(content);
+            }
+            above = self.place(forest, store, index, above, change, &mut wait);
         }
     }
 
@@ -76,7 +87,7 @@ impl Source {
         index: usize,
         above: Above,
         change: Change,
-        wait: Wait,
+        wait: &mut Wait,
     ) -> Above {
         let block = store.blocks[index];
         if self.records.is_empty() || !self.records.contains_key(&block) {
@@ -120,10 +131,24 @@ impl Source {
         index: usize,
         above: Above,
         change: Change,
-        wait: Wait,
+        wait: &mut Wait,
     ) -> Above {
         let block = store.blocks[index];
+        let may_wait = match above {
+            Above::Known(..) => true,
+            Above::Unknown(_) => {
+                let kept = kept_bytes(store.ids(index), store.extra(index));
+                wait.allowance.admit(RECORD_BYTES + kept)
+            }
+            Above::Nameless => wait.allowance.admit(RECORD_BYTES),
+        };
+        if !may_wait && !self.records.contains_key(&block) {
+            // What would be dropped for want of room at the end of the event is not made first.
+            self.turned_away += 1;
+            return Above::Unknown(block);
+        }
         self.change_loose(block, change);
+        self.make_whole(block);
         match above {
             Above::Known(parent, seed) => {
                 self.unpend(block);
@@ -135,8 +160,8 @@ impl Source {
                 return Above::Known(Some(number), content);
             }
             Above::Unknown(parent) => {
-                if parent != block && matches!(self.records[&block].link, Link::Loose(_)) {
-                    self.pend(block, parent, keep(store, index), wait);
+                if may_wait && parent != block && matches!(self.records[&block].link, Link::Loose(_)) {
+                    self.pend(block, parent, keep(store, index), wait.parked, wait.now);
                 }
             }
             Above::Nameless => {}
@@ -190,11 +215,12 @@ impl Source {
     }
 
     /// Let a loose block wait for its parent.
-    pub(super) fn pend(&mut self, block: u64, parent: u64, kept: Kept, Wait { parked, now }: Wait) {
+    pub(super) fn pend(&mut self, block: u64, parent: u64, kept: Kept, parked: bool, now: Duration) {
         self.unpark(block);
         self.records.entry(parent).or_default().children += 1;
         self.waiting.entry(parent).or_default().insert(block);
-        let ticket = self.room(parked).enter(block, now);
+        let bytes = RECORD_BYTES + kept.size_bytes();
+        let ticket = self.room(parked).enter(block, bytes, now);
         let record = self.records.get_mut(&block).expect("just held");
         record.link = Link::Pending(Box::new(Pending {
             parent,
@@ -209,7 +235,7 @@ impl Source {
         let record = self.records.get_mut(&block).expect("just held");
         let Link::Loose(parked) = &mut record.link else { return };
         let guest = parked.get_or_insert_with(|| Parked {
-            ticket: self.parked.enter(block, now),
+            ticket: self.parked.enter(block, RECORD_BYTES, now),
             unaligned: false,
         });
         if unaligned && !guest.unaligned {

@@ -19,6 +19,8 @@ pub struct Counters {
     pub removal_misses: u64,
     /// Pending and parked blocks that were dropped: too many, or too old.
     pub dropped: u64,
+    /// Partial pages stored: too short to count in matches.
+    pub partial: u64,
     /// Stores refused because they contradict the block size.
     pub refused: u64,
     /// Batches ignored because their sequence had been applied before.

@@ -2,7 +2,6 @@
 
 use hashbrown::HashMap;
 
-use super::PrefixIndex;
 use super::forests::Forests;
 use super::geometry::Geometry;
 use super::group::Group;
@@ -10,7 +9,11 @@ use super::record::{Kept, Link, Namespace};
 use super::residency::Residency;
 use super::source::Source;
 use super::tier::Tier;
+use super::{IndexError, PrefixIndex};
 use crate::tokens::TokenVec;
+
+/// Copies beyond the first of each block that a dump tells at most, or as many as there are blocks if that is more.
+const MOST_COPIES: usize = 1 << 20;
 
 /// A rank's events.
 #[derive(Clone, Debug)]
@@ -51,15 +54,23 @@ impl PrefixIndex {
     /// stored on the GPU, so that its place is known, and removed from there in the end. Without tokens the stores
     /// name hashes and parents alone: they add up to the same holdings, and count in matches once other events have
     /// bound the same hashes.
-    pub fn dump_events(&self, id: &str) -> Option<Vec<RankDump>> {
+    pub fn dump_events(&self, id: &str) -> Result<Option<Vec<RankDump>>, IndexError> {
         let _gate = self.gate.write();
         let state = self.state.read();
-        let worker = state.workers.get(id)?;
-        let dump = |(dp_rank, source): (_, &Source)| RankDump {
-            dp_rank,
-            events: source.dump(&state.forests),
+        let Some(worker) = state.workers.get(id) else {
+            return Ok(None);
         };
-        Some(state.ranks(worker).map(dump).collect())
+        let dump = |(dp_rank, source): (_, &Source)| {
+            let known = source.known(&state.forests);
+            let limit = known.len().max(MOST_COPIES);
+            let copies = known.iter().map(Known::copies).sum();
+            if copies > limit {
+                return Err(IndexError::Copies { copies, limit });
+            }
+            let events = source.dump(known);
+            Ok(RankDump { dp_rank, events })
+        };
+        state.ranks(worker).map(dump).collect::<Result<_, _>>().map(Some)
     }
 }
 
@@ -71,6 +82,14 @@ struct Known<'a> {
     kept: Option<&'a Kept>,
 }
 
+impl Known<'_> {
+    /// Copies beyond the first in each tier and group.
+    fn copies(&self) -> usize {
+        let holds = self.residency.holds().iter();
+        holds.map(|hold| hold.copies as usize - 1).sum()
+    }
+}
+
 impl Source {
     fn known<'a>(&'a self, forests: &'a Forests) -> Vec<Known<'a>> {
         let keeps = self.setup.keep_tokens;
@@ -79,7 +98,7 @@ impl Source {
             .iter()
             .map(|(&block, record)| {
                 let pending = match &record.link {
-                    Link::Loose(_) => None,
+                    Link::Loose(_) | Link::Partial => None,
                     Link::Pending(pending) => Some(&**pending),
                 };
                 Known {
@@ -101,7 +120,7 @@ impl Source {
         known
     }
 
-    fn dump(&self, forests: &Forests) -> Vec<DumpEvent> {
+    fn dump(&self, known: Vec<Known<'_>>) -> Vec<DumpEvent> {
         let mut first = Vec::new();
         let mut rest: Vec<DumpEvent> = Vec::new();
         let mut props = Vec::new();
@@ -110,7 +129,7 @@ impl Source {
             parent,
             residency,
             kept,
-        } in top_down(self.known(forests))
+        } in top_down(known)
         {
             let mut holds = residency.holds().to_vec();
             let place = self.binding_hold(residency, kept, parent.is_none());

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::geometry::Geometry;
 use super::group::{Group, Groups, Kind, MAX_GROUPS};
 use super::pack::{Pack, Reader, SnapshotError};
-use super::record::{Kept, Link, Parked, Pending, Record};
-use super::residency::{Hold, Residency};
+use super::record::{Kept, Link, Parked, Pending, RECORD_BYTES, Record};
+use super::residency::{Hold, MAX_COPIES, Residency};
 use super::source::{Setup, Source};
 use super::tier::{Tier, Tiers};
 use super::worker::Worker;
@@ -29,7 +29,9 @@ pub struct SourceImage {
     /// Its rank.
     pub dp_rank: Option<i64>,
     last_seq: Option<u64>,
-    geometry: Option<Geometry>,
+    /// How its engine cuts tokens, once known.
+    pub geometry: Option<Geometry>,
+    tried: Vec<u64>,
     groups: Groups,
     error: Option<String>,
     records: Vec<(u64, Record)>,
@@ -70,6 +72,7 @@ impl SourceImage {
             dp_rank,
             last_seq: source.last_seq,
             geometry: source.geometry,
+            tried: source.tried.clone(),
             groups: source.groups.clone(),
             error: source.error.clone(),
             records,
@@ -92,17 +95,20 @@ impl SourceImage {
     pub fn fill(&self, source: &mut Source, now: Duration) {
         source.last_seq = self.last_seq;
         source.geometry = self.geometry;
+        source.tried.clone_from(&self.tried);
         source.groups = self.groups.clone();
         source.error.clone_from(&self.error);
         for (block, record) in &self.records {
             match &record.link {
-                Link::Loose(None) => {}
+                Link::Loose(None) | Link::Partial => {}
                 Link::Loose(Some(guest)) => {
-                    source.parked.enter_with(guest.ticket, *block, now);
+                    source.parked.enter_with(guest.ticket, *block, RECORD_BYTES, now);
                     source.unaligned += usize::from(guest.unaligned);
                 }
                 Link::Pending(pending) => {
-                    source.room(pending.parked).enter_with(pending.ticket, *block, now);
+                    let bytes = RECORD_BYTES + pending.kept.size_bytes();
+                    let room = source.room(pending.parked);
+                    room.enter_with(pending.ticket, *block, bytes, now);
                     source.waiting.entry(pending.parent).or_default().insert(*block);
                 }
             }
@@ -137,6 +143,7 @@ impl Pack for SourceImage {
         self.dp_rank.pack(bytes);
         self.last_seq.pack(bytes);
         self.geometry.pack(bytes);
+        self.tried.pack(bytes);
         self.groups.pack(bytes);
         self.error.pack(bytes);
         self.records.pack(bytes);
@@ -147,6 +154,7 @@ impl Pack for SourceImage {
             dp_rank: Pack::unpack(reader)?,
             last_seq: Pack::unpack(reader)?,
             geometry: Pack::unpack(reader)?,
+            tried: Pack::unpack(reader)?,
             groups: Pack::unpack(reader)?,
             error: Pack::unpack(reader)?,
             records: Pack::unpack(reader)?,
@@ -222,9 +230,9 @@ impl Pack for Hold {
     fn unpack(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
         let ((tier, group), copies) = <((u8, u8), u32)>::unpack(reader)?;
         match Tier::ALL.get(usize::from(tier)) {
-            Some(&tier) if copies > 0 => Ok(Self { tier, group, copies }),
+            Some(&tier) if (1..=MAX_COPIES).contains(&copies) => Ok(Self { tier, group, copies }),
             _ => Err(reader.error(format!(
-                "expected a tier and copies before here, found {tier} and {copies}"
+                "expected a tier and 1 to {MAX_COPIES} copies before here, found {tier} and {copies}"
             ))),
         }
     }
@@ -262,6 +270,7 @@ impl Pack for Record {
                 pending.kept.tokens.pack(bytes);
                 pending.kept.extra.pack(bytes);
             }
+            Link::Partial => 3_u8.pack(bytes),
         }
     }
 
@@ -271,11 +280,14 @@ impl Pack for Record {
         let link = match u8::unpack(reader)? {
             0 => Link::Loose(None),
             1 => {
-                let (ticket, unaligned) = Pack::unpack(reader)?;
+                let ticket = unpack_ticket(reader)?;
+                let unaligned = Pack::unpack(reader)?;
                 Link::Loose(Some(Parked { ticket, unaligned }))
             }
             2 => {
-                let (parent, (ticket, parked)) = Pack::unpack(reader)?;
+                let parent = Pack::unpack(reader)?;
+                let ticket = unpack_ticket(reader)?;
+                let parked = Pack::unpack(reader)?;
                 let (tokens, extra) = Pack::unpack(reader)?;
                 Link::Pending(Box::new(Pending {
                     parent,
@@ -288,6 +300,7 @@ impl Pack for Record {
                     },
                 }))
             }
+            3 => Link::Partial,
             other => return Err(reader.error(format!("expected a kind of link before here, found {other}"))),
         };
         Ok(Self {
@@ -296,4 +309,13 @@ impl Pack for Record {
             children,
         })
     }
+}
+
+/// A ticket of a room, which has to have more after it.
+fn unpack_ticket(reader: &mut Reader<'_>) -> Result<u64, SnapshotError> {
+    let ticket = u64::unpack(reader)?;
+    if ticket > u64::MAX / 2 {
+        return Err(reader.error(format!("expected a ticket below 2^63 before here, found {ticket}")));
+    }
+    Ok(ticket)
 }

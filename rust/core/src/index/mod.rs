@@ -6,7 +6,7 @@
 //! | `table`, `blocks`, `holders` | blocks by hash, by number, and who holds them: what memory consists of |
 //! | `forest`, `forests`, `members` | all placed blocks, shared by the sources that name them alike |
 //! | `record`, `room`, `waiting` | blocks that have no place yet |
-//! | `source`, `membership`, `binding`, `counters` | one rank of one worker: what events do to its blocks |
+//! | `source`, `membership`, `binding`, `cut`, `counters` | one rank of one worker: what events do to its blocks |
 //! | `worker`, `state` | all of it under one lock |
 //! | `reading`, `slice`, `ahead`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
 //! | `trail`, `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
@@ -22,6 +22,7 @@ mod applying;
 mod binding;
 mod blocks;
 mod counters;
+mod cut;
 mod dump;
 mod forest;
 mod forests;
@@ -115,6 +116,16 @@ pub enum IndexError {
     /// A setting that is wrong, or contradicts what is known.
     #[error("{0}")]
     Config(String),
+    /// More copies than a dump may tell one by one.
+    #[error(
+        "dump_events: expected at most {limit} copies beyond the first of each block, got {copies}; clear the worker"
+    )]
+    Copies {
+        /// Beyond the first of each block.
+        copies: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// No room for one more source.
     #[error(
         "workers: expected at most {limit} sources (ranks of workers), got one more; remove workers that are gone or raise the limit"
@@ -174,6 +185,14 @@ impl PrefixIndex {
     pub fn add_worker(&self, id: &str, wanted: &WorkerSetup) -> Result<Handle, IndexError> {
         if let Some(block_size) = wanted.block_size {
             check_block_size(block_size)?;
+        }
+        if let Some(groups) = &wanted.groups
+            && groups.len() > group::MAX_GROUPS
+        {
+            let (limit, found) = (group::MAX_GROUPS, groups.len());
+            return Err(IndexError::Config(format!(
+                "groups: expected at most {limit}, got {found}"
+            )));
         }
         let _gate = self.gate.write();
         let mut state = self.state.write();

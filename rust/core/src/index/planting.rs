@@ -78,8 +78,8 @@ pub fn unpack(
     sources: &[(&SourceImage, Member)],
 ) -> Result<(Geometry, Forest), SnapshotError> {
     let geometry = Geometry::unpack(reader)?;
-    let mut forest = Forest::default();
     let count = usize::unpack(reader)?;
+    let mut forest = Forest::default();
     if count > reader.left() / (2 * size_of::<u64>()) || count > forest.room() {
         return Err(reader.error(format!("expected as many blocks as follow, found a count of {count}")));
     }

@@ -1,7 +1,7 @@
 //! One rank of one worker in the form of bytes.
 //!
 //! ```text
-//! "KVERANK\0" | version u32 | rank, sequence, geometry, groups, error | residencies | blocks
+//! "KVERANK\0" | version u32 | rank, sequence, geometry, what it was learned from, groups, error | residencies | blocks
 //!   | runs: length, block above the first, residency; then content and engine hash of each block
 //!   | blocks without a place | XXH3-64 of all before
 //! ```
@@ -24,7 +24,7 @@ use super::state::State;
 use crate::tokens::TokenVec;
 
 const MAGIC: &[u8; 8] = b"KVERANK\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const CHECKSUM: usize = size_of::<u64>();
 const NO_PARENT: u32 = u32::MAX;
@@ -51,6 +51,8 @@ pub struct Unplaced {
     pub residency: Residency,
     /// It came by an unaligned store.
     pub unaligned: bool,
+    /// It is a partial page.
+    pub partial: bool,
     /// What it waits for, and whether it does so in the parked room.
     pub waits: Option<(u64, bool, Kept)>,
 }
@@ -64,6 +66,8 @@ pub struct Image {
     pub last_seq: Option<u64>,
     /// How its engine cuts tokens.
     pub geometry: Option<Geometry>,
+    /// The blocks that this was learned from, where it is not certain.
+    pub tried: Vec<u64>,
     /// Its groups.
     pub groups: Groups,
     /// What is wrong with it.
@@ -84,6 +88,7 @@ impl Source {
         dp_rank.pack(&mut bytes);
         self.last_seq.pack(&mut bytes);
         self.geometry.pack(&mut bytes);
+        self.tried.pack(&mut bytes);
         self.groups.pack(&mut bytes);
         self.error.pack(&mut bytes);
         self.pack_placed(state, &mut bytes);
@@ -131,10 +136,10 @@ impl Source {
             (*block).pack(bytes);
             record.residency.pack(bytes);
             let unaligned = matches!(&record.link, Link::Loose(Some(parked)) if parked.unaligned);
-            unaligned.pack(bytes);
+            (unaligned, record.link == Link::Partial).pack(bytes);
             let pending = match &record.link {
                 Link::Pending(pending) => Some(pending),
-                Link::Loose(_) => None,
+                Link::Loose(_) | Link::Partial => None,
             };
             pending.is_some().pack(bytes);
             if let Some(pending) = pending {
@@ -225,6 +230,7 @@ impl Image {
             dp_rank: Pack::unpack(&mut reader)?,
             last_seq: Pack::unpack(&mut reader)?,
             geometry: Pack::unpack(&mut reader)?,
+            tried: Pack::unpack(&mut reader)?,
             groups: Pack::unpack(&mut reader)?,
             error: Pack::unpack(&mut reader)?,
             residencies: Pack::unpack(&mut reader)?,
@@ -304,7 +310,7 @@ impl Image {
         for _ in 0..usize::unpack(reader)? {
             let (engine, residency) = Pack::unpack(reader)?;
             self.check(&residency, reader)?;
-            let (unaligned, is_pending) = Pack::unpack(reader)?;
+            let (unaligned, (partial, is_pending)) = Pack::unpack(reader)?;
             let mut waits = None;
             if is_pending {
                 let (parent, parked) = Pack::unpack(reader)?;
@@ -319,6 +325,7 @@ impl Image {
                 engine,
                 residency,
                 unaligned,
+                partial,
                 waits,
             });
         }

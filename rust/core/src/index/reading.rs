@@ -5,6 +5,9 @@ use super::record::Namespace;
 use crate::hash::content::{self, Adapter};
 use crate::wire::{Elements, Raw, Stored, Value, Writer};
 
+/// Bytes of a block's extra keys at most; engines send a name, a digest of 64 letters for each image, and a salt.
+pub const EXTRA_BYTES: usize = 1 << 14;
+
 /// What else than tokens a store says about the identity of its blocks.
 #[derive(Clone, Debug)]
 pub struct Identity<'a> {
@@ -16,12 +19,15 @@ pub struct Identity<'a> {
 }
 
 impl<'a> Identity<'a> {
-    /// Read it from a store.
-    pub fn read(event: &Stored<'a>) -> Self {
+    /// Read it from a store. The error is the size of an entry of `extra_keys` that is over the limit.
+    pub fn read(event: &Stored<'a>) -> Result<Self, usize> {
         let mut salt = event.cache_salt.filter(|salt| !salt.is_empty());
         let mut extra = Vec::new();
         if let Some(keys) = &event.extra_keys {
             for (index, entry) in keys.iter().take(event.block_hashes.len()).enumerate() {
+                if entry.bytes().len() > EXTRA_BYTES {
+                    return Err(entry.bytes().len());
+                }
                 let is_root = index == 0 && event.parent_block_hash.is_none();
                 let entry = ExtraEntry::read(entry, event.lora_name, is_root);
                 salt = salt.or(entry.salt);
@@ -31,12 +37,12 @@ impl<'a> Identity<'a> {
                 extra = Vec::new();
             }
         }
-        Self {
+        Ok(Self {
             lora_name: event.lora_name,
             lora_id: event.lora_id,
             cache_salt: salt,
             extra,
-        }
+        })
     }
 
     /// The seed of the namespace's first blocks.

@@ -2,7 +2,10 @@
 
 use super::residency::Residency;
 use crate::hash::content::{self, Adapter};
-use crate::tokens::TokenVec;
+use crate::tokens::{TokenSlice, TokenVec};
+
+/// About what a block without a place takes, besides what it is computed from.
+pub const RECORD_BYTES: usize = 256;
 
 /// Why a block has no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +14,8 @@ pub enum Link {
     Loose(Option<Parked>),
     /// Its tokens are known, its parent's place is not yet.
     Pending(Box<Pending>),
+    /// It is a page that is not full: held by its hash, and never placed.
+    Partial,
 }
 
 /// What a block waits for, and what it needs to be placed.
@@ -49,9 +54,14 @@ pub struct Kept {
 impl Kept {
     /// Bytes on the heap, with its own.
     pub fn size_bytes(&self) -> usize {
-        let id = if self.tokens.as_slice().is_narrow() { 4 } else { 8 };
-        size_of::<Self>() + self.tokens.as_slice().len() * id + self.extra.len()
+        kept_bytes(self.tokens.as_slice(), &self.extra)
     }
+}
+
+/// What keeping these would take.
+pub fn kept_bytes(tokens: TokenSlice<'_>, extra: &[u8]) -> usize {
+    let id = if tokens.is_narrow() { 4 } else { 8 };
+    size_of::<Kept>() + tokens.len() * id + extra.len()
 }
 
 /// A namespace, owned.

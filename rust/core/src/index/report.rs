@@ -32,6 +32,8 @@ pub struct Report {
     pub parked: usize,
     /// Gauge: those of the parked blocks that came by unaligned stores.
     pub unaligned: usize,
+    /// Partial pages stored: too short to count in matches.
+    pub partial: usize,
     /// Removals of what was not held.
     pub removal_misses: usize,
     /// Pending and parked blocks dropped: too many, or too old.

@@ -5,6 +5,9 @@ use smallvec::SmallVec;
 
 use super::tier::{Tier, Tiers};
 
+/// Copies that are counted; as many requests compute one block at once in no engine.
+pub const MAX_COPIES: u32 = 1 << 16;
+
 /// A block's copies in one tier and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hold {
@@ -88,7 +91,7 @@ impl Residency {
 
     fn add(&mut self, tier: Tier, group: u8, counted: bool) -> bool {
         match self.find(tier, group) {
-            Ok(place) if counted => self.0[place].copies = self.0[place].copies.saturating_add(1),
+            Ok(place) if counted => self.0[place].copies = MAX_COPIES.min(self.0[place].copies + 1),
             Ok(_) => {}
             Err(place) => self.0.insert(place, Hold { tier, group, copies: 1 }),
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::geometry::Geometry;
 use super::group::Kind;
-use super::reading::{Identity, kind};
+use super::reading::{EXTRA_BYTES, Identity, kind};
 use super::record::Namespace;
 use super::report::Report;
 use super::tier::{Medium, Tier};
@@ -154,6 +154,11 @@ impl<'s> Store<'s> {
         (index == 0 && self.parent.is_none()).then(|| self.identity.namespace())
     }
 
+    /// A block with its content, if that was foreseen.
+    pub fn foreseen_at(&self, index: usize) -> Option<(u64, u64)> {
+        Some((*self.blocks.get(index)?, *self.contents.get(index)?))
+    }
+
     /// The blocks with what was foreseen of their contents.
     pub fn foreseen(&self) -> impl Iterator<Item = (u64, Option<u64>)> {
         let contents = (0..).map(|index: usize| self.contents.get(index).copied());
@@ -235,6 +240,14 @@ impl<'a> Slice<'a> {
                 return None;
             }
         };
+        let identity = match Identity::read(event) {
+            Ok(identity) => identity,
+            Err(size) => {
+                let reason = format!("extra_keys: expected at most {EXTRA_BYTES} bytes for a block, got {size}");
+                report.skip("extra-keys-too-large", offset, reason);
+                return None;
+            }
+        };
         let tokens = event.token_ids.decoded(self.ids).map_or_else(
             || {
                 let first = self.tokens.as_slice().len();
@@ -243,7 +256,6 @@ impl<'a> Slice<'a> {
             },
             Tokens::Decoded,
         );
-        let identity = Identity::read(event);
         Some(StoreStep {
             offset,
             blocks: self.keys(&event.block_hashes),

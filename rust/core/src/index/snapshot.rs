@@ -21,7 +21,7 @@ use super::tier::Tiers;
 use super::{IndexError, PrefixIndex};
 
 const MAGIC: &[u8; 8] = b"KVEINDEX";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const CHECKSUM: usize = size_of::<u64>();
 
@@ -54,6 +54,10 @@ impl PrefixIndex {
         let now = self.started.elapsed();
         let images = Vec::<WorkerImage>::unpack(reader)?;
         let removed = Vec::<String>::unpack(reader)?;
+        let limit = self.config.sources;
+        if images.iter().map(|image| image.sources.len()).sum::<usize>() > limit {
+            return Err(IndexError::Capacity { limit });
+        }
         let mut state = self.state.read().without_blocks();
         let mut sources: Vec<(&SourceImage, Member)> = Vec::new();
         let mut retired: Vec<Member> = Vec::new();
@@ -87,12 +91,16 @@ impl PrefixIndex {
                 state.workers.remember_removed(id.into());
             }
         }
-        let limit = self.config.sources;
         if state.workers.source_count() > limit {
             return Err(IndexError::Capacity { limit });
         }
         for _ in 0..usize::unpack(reader)? {
             let (geometry, forest) = planting::unpack(reader, &sources)?;
+            if sources.iter().all(|(image, _)| image.geometry != Some(geometry)) {
+                return Err(reader
+                    .error("expected blocks of some source before here, found those of none")
+                    .into());
+            }
             if !state.forests.add(geometry, forest) {
                 return Err(reader
                     .error("expected each geometry once before here, found one twice")
@@ -160,6 +168,10 @@ impl State {
             for &member in retired {
                 forest.retire(member);
             }
+        }
+        for source in self.sources.iter_mut().flatten() {
+            let forest = source.geometry.and_then(|geometry| self.forests.get(geometry));
+            source.check_tried(forest);
         }
         while self.sweep() {}
     }

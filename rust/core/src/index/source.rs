@@ -1,21 +1,20 @@
 //! A source: one rank of one worker, and what its engine holds.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use hashbrown::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::blocks::BlockNumber;
 use super::counters::Counters;
+use super::cut::Cut;
 use super::forest::Nearby;
 use super::forests::Forests;
 use super::geometry::Geometry;
 use super::group::{Groups, Kind};
 use super::holders::Member;
-use super::record::Record;
+use super::record::{RECORD_BYTES, Record};
 use super::report::Report;
 use super::residency::Change;
-use super::room::{Bounds, Room};
+use super::room::{Allowance, Room, Terms};
 use super::slice::Store;
 use super::tier::{Medium, Tier, Tiers};
 
@@ -81,6 +80,8 @@ pub struct Source {
     pub geometry: Option<Geometry>,
     /// Its groups.
     pub groups: Groups,
+    /// The blocks that its size was learned from, while they may all have been partial pages.
+    pub tried: Vec<u64>,
     /// Blocks of the forest that it is a member of.
     pub bound: usize,
     /// Of those, the ones below which it has blocks without the next number, and how many.
@@ -97,6 +98,8 @@ pub struct Source {
     pub loosened: Vec<u64>,
     /// Parked blocks that came by unaligned stores.
     pub unaligned: usize,
+    /// Blocks of the last events for which no room was left.
+    pub turned_away: usize,
     /// Blocks that a full-attention group holds, by tier.
     pub held: [usize; 4],
     /// What happened so far.
@@ -114,6 +117,7 @@ impl Source {
             owner,
             member,
             geometry: None,
+            tried: Vec::new(),
             groups: setup.groups.clone(),
             setup,
             bound: 0,
@@ -124,6 +128,7 @@ impl Source {
             parked: Room::default(),
             loosened: Vec::new(),
             unaligned: 0,
+            turned_away: 0,
             held: [0; 4],
             counters: Counters::default(),
             last_seq: None,
@@ -155,42 +160,53 @@ impl Source {
     }
 
     /// Apply a store: place its blocks if their tokens say where they belong, and hold them.
-    pub fn store(&mut self, forests: &mut Forests, store: &Store<'_>, now: Duration) -> Result<(), Refusal> {
+    pub fn store(&mut self, forests: &mut Forests, store: &Store<'_>, terms: &Terms) -> Result<(), Refusal> {
         let (group, changed) = self.groups.learn(store.group, store.kind).ok_or(Refusal::Groups)?;
         if changed {
             self.held = self.count_held(forests);
         }
         let full = self.groups.kind(group) == Kind::Full;
-        if full && store.units > 0 {
-            self.check_geometry(store.geometry)?;
+        let cut = match (store.units, self.judge(store)) {
+            (0, _) => Cut::Whole,
+            (_, judged) if full => judged?,
+            (_, Ok(Cut::Partial)) => Cut::Partial,
+            _ => Cut::Whole,
+        };
+        if cut == Cut::Larger {
+            self.unlearn_size(forests);
         }
         let aligned = store.is_aligned();
-        if aligned && full && self.geometry.is_none() {
-            self.geometry = Some(store.geometry);
+        if aligned && cut != Cut::Partial && (full || self.geometry == Some(store.geometry)) {
+            self.learn_size(store);
         }
         let change = Change::Add {
             tier: store.tier,
             group,
             counted: self.setup.counted && store.tier == Tier::Gpu,
         };
-        if aligned && self.geometry == Some(store.geometry) {
+        if cut == Cut::Partial {
+            self.hold_partial(forests, store, change);
+        } else if aligned && self.geometry == Some(store.geometry) {
             let forest = forests.open(store.geometry);
             if forest.room() < store.blocks.len() + self.records.len() {
                 return Err(Refusal::Blocks);
             }
-            self.place_all(forest, store, change, full && store.tier == Tier::Gpu, now);
+            self.place_all(forest, store, change, full && store.tier == Tier::Gpu, terms);
         } else {
             let mut forest = self.geometry.and_then(|geometry| forests.get_mut(geometry));
             let mut nearby = Nearby::default();
+            let mut allowance = Allowance::new(terms.parked);
             for &block in store.blocks {
                 let found = forest
                     .as_deref()
                     .and_then(|forest| nearby.find(forest, self.member, block));
                 if let (Some(forest), Some(number)) = (forest.as_deref_mut(), found) {
                     self.change(forest, number, change);
-                } else {
+                } else if allowance.admit(RECORD_BYTES) || self.records.contains_key(&block) {
                     self.change_loose(block, change);
-                    self.park(block, store.units > 0 && !aligned, now);
+                    self.park(block, store.units > 0 && !aligned, terms.now);
+                } else {
+                    self.turned_away += 1;
                 }
             }
         }
@@ -232,14 +248,14 @@ impl Source {
         outcome
     }
 
-    /// Drop pending and parked blocks that are too many or too old; how many.
-    pub fn expire(&mut self, pending: Bounds, parked: Bounds, now: Duration) -> usize {
-        let mut dropped = 0;
-        while let Some(block) = self.pending.overdue(pending, now) {
+    /// Drop pending and parked blocks that are too many or too old; how many, with those that were not let in.
+    pub fn expire(&mut self, terms: &Terms) -> usize {
+        let mut dropped = std::mem::take(&mut self.turned_away);
+        while let Some(block) = self.pending.overdue(terms.pending, terms.now) {
             self.drop(block);
             dropped += 1;
         }
-        while let Some(block) = self.parked.overdue(parked, now) {
+        while let Some(block) = self.parked.overdue(terms.parked, terms.now) {
             self.drop(block);
             dropped += 1;
         }
@@ -252,20 +268,6 @@ impl Source {
         report.parked = self.parked.len();
         report.unaligned = self.unaligned;
         self.counters.add(report);
-    }
-
-    /// The geometry must be the one registered or learned.
-    pub(super) fn check_geometry(&self, got: Geometry) -> Result<(), Refusal> {
-        let expected = match (self.geometry, self.setup.block_size) {
-            (Some(known), _) if known != got => format!(
-                "{} of {} as in its first store",
-                if known.pairs { "blocks of pairs" } else { "blocks" },
-                known.block_size
-            ),
-            (None, Some(registered)) if registered != got.block_size => format!("blocks of {registered} as registered"),
-            _ => return Ok(()),
-        };
-        Err(Refusal::Geometry { expected, got })
     }
 
     /// A block went from some tiers to others.

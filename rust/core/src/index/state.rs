@@ -1,12 +1,12 @@
 //! All that one lock guards: workers, their sources, and the forests of who holds what.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::forests::Forests;
 use super::geometry::Geometry;
 use super::members::Members;
 use super::report::Report;
+use super::room::Terms;
 use super::slice::Action;
 use super::source::{Owner, Refusal, Setup, Source};
 use super::worker::{Worker, Workers};
@@ -151,15 +151,19 @@ impl State {
     }
 
     /// Apply one event to a source and say so in the report.
-    pub fn apply(&mut self, number: u32, action: &Action<'_>, now: Duration, report: &mut Report) {
+    pub fn apply(&mut self, number: u32, action: &Action<'_>, terms: &Terms, report: &mut Report) {
         let source = self.sources[number as usize]
             .as_mut()
             .expect("a number in use has a source");
         match action {
-            Action::Store(store) => match source.store(&mut self.forests, store, now) {
-                Ok(()) => report.stored += store.blocks.len(),
-                Err(refusal) => return refuse(source, refusal, store.offset, report),
-            },
+            Action::Store(store) => {
+                let partial = source.counters.partial;
+                if let Err(refusal) = source.store(&mut self.forests, store, terms) {
+                    return refuse(source, refusal, store.offset, report);
+                }
+                report.stored += store.blocks.len();
+                report.partial += (source.counters.partial - partial) as usize;
+            }
             Action::Remove { blocks, medium, group } => {
                 let removal = source.remove(&mut self.forests, blocks, *medium, *group);
                 report.removed += removal.removed;

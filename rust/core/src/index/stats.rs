@@ -6,7 +6,7 @@ use super::PrefixIndex;
 use super::counters::Counters;
 use super::forests::Forests;
 use super::geometry::Geometry;
-use super::record::{Link, Record};
+use super::record::Record;
 use super::residency::Residency;
 use super::source::Source;
 use super::state::State;
@@ -152,15 +152,9 @@ impl Source {
 
     /// Bytes on the heap: what waits, and forks.
     fn size_bytes(&self) -> usize {
-        let kept = |record: &Record| match &record.link {
-            Link::Loose(_) => 0,
-            Link::Pending(pending) => size_of_val(&**pending) + pending.kept.size_bytes(),
-        };
-        // Of a set in `waiting` and of a guest in a room.
-        let waits = 6 * size_of::<u64>();
         self.forks.capacity() * (size_of::<(u32, u32)>() + 1)
             + self.records.capacity() * (size_of::<(u64, Record)>() + 1)
-            + self.records.values().map(kept).sum::<usize>()
-            + (self.pending.len() + self.parked.len()) * waits
+            + self.pending.bytes()
+            + self.parked.bytes()
     }
 }

@@ -11,6 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn index() -> PrefixIndex {
     let bounds = Bounds {
         blocks: 10,
+        bytes: 1 << 20,
         age: SECOND,
     };
     PrefixIndex::new(Config {

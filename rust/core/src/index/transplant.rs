@@ -2,15 +2,13 @@
 //!
 //! What is read goes in as events do, block by block, so that no bytes can bring an index out of order.
 
-use std::time::Duration;
-
-use super::binding::Wait;
 use super::blocks::BlockNumber;
 use super::forest::{Forest, Found};
 use super::rank_image::{Image, Planted, Unplaced};
-use super::record::{Link, Record};
+use super::record::{Link, RECORD_BYTES, Record};
 use super::report::Report;
 use super::residency::{Hold, Residency};
+use super::room::{Allowance, Terms};
 use super::source::{Refusal, Source};
 use super::state::{State, refuse};
 use super::tier::Tiers;
@@ -43,7 +41,7 @@ impl PrefixIndex {
         dp_rank: Option<i64>,
     ) -> Result<Report, IndexError> {
         let mut image = Image::read(bytes)?;
-        let now = self.started.elapsed();
+        let terms = self.terms(self.started.elapsed());
         let mut report = Report::new(image.dp_rank.or(dp_rank), &[]);
         let _gate = self.gate.write();
         let number = match self.open(Target::Id(id), None, report.dp_rank)? {
@@ -66,11 +64,13 @@ impl PrefixIndex {
             let State { sources, forests, .. } = &mut *state;
             let source = sources[number as usize].as_mut().expect("just opened");
             let forest = source.geometry.and_then(|geometry| forests.get(geometry));
+            source.check_tried(forest);
+            let mut rooms = [terms.pending, terms.parked].map(Allowance::new);
             for block in image.unplaced {
-                source.keep_unplaced(forest, block, now);
+                source.keep_unplaced(forest, block, &terms, &mut rooms);
             }
             source.release_loosened();
-            report.dropped = source.expire(self.config.pending, self.config.parked, now);
+            report.dropped = source.expire(&terms);
             state.tidy(number);
             state.source_mut(number).close_batch(&mut report);
         }
@@ -95,15 +95,14 @@ impl State {
         let refusal = if is_full {
             Err(Refusal::Blocks)
         } else {
-            image
-                .geometry
-                .map_or(Ok(()), |geometry| source.check_geometry(geometry))
+            image.geometry.map_or(Ok(()), |geometry| source.check_size(geometry))
         };
         if let Err(refusal) = refusal {
             refuse(source, refusal, 0, report);
             return false;
         }
         source.geometry = image.geometry;
+        source.tried.clone_from(&image.tried);
         source.groups = image.groups.clone();
         source.error.clone_from(&image.error);
         if !source.setup.counted {
@@ -138,11 +137,20 @@ impl State {
 
 impl Source {
     /// Hold a block that an image has no place for, unless it has one.
-    fn keep_unplaced(&mut self, forest: Option<&Forest>, block: Unplaced, now: Duration) {
+    ///
+    /// As many may wait as there is room for, in the pending and in the parked room.
+    fn keep_unplaced(
+        &mut self,
+        forest: Option<&Forest>,
+        block: Unplaced,
+        terms: &Terms,
+        [pending, parked]: &mut [Allowance; 2],
+    ) {
         let Unplaced {
             engine,
             residency,
             unaligned,
+            partial,
             waits,
         } = block;
         let is_placed = |block| forest.is_some_and(|forest| forest.find(self.member, block).is_some());
@@ -151,12 +159,22 @@ impl Source {
             return;
         }
         let waits = waits.filter(|(parent, ..)| *parent != engine && !is_placed(*parent));
+        let may_wait = match &waits {
+            Some((_, false, kept)) => pending.admit(RECORD_BYTES + kept.size_bytes()),
+            Some((_, true, kept)) => parked.admit(RECORD_BYTES + kept.size_bytes()),
+            None => partial || parked.admit(RECORD_BYTES),
+        };
+        if !may_wait {
+            self.turned_away += 1;
+            return;
+        }
         self.count(Tiers::default(), residency.tiers(self.groups.full()));
         let is_held = !residency.is_empty();
         self.records.entry(engine).or_default().residency = residency;
         match waits {
-            Some((parent, parked, kept)) => self.pend(engine, parent, kept, Wait { parked, now }),
-            None if is_held => self.park(engine, unaligned, now),
+            Some((parent, parked, kept)) => self.pend(engine, parent, kept, parked, terms.now),
+            None if partial => self.part(engine),
+            None if is_held => self.park(engine, unaligned, terms.now),
             None => {}
         }
         if !is_held {

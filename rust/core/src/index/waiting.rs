@@ -41,7 +41,7 @@ impl Source {
                 self.stop_waiting(block, pending.parent);
                 self.loosened.push(pending.parent);
             }
-            loose @ Link::Loose(_) => record.link = loose,
+            other => record.link = other,
         }
     }
 

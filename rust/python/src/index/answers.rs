@@ -76,6 +76,7 @@ fn source_stats<'py>(py: Python<'py>, source: &SourceStats) -> PyResult<Bound<'p
     figures.set_item("cleared", counters.cleared)?;
     figures.set_item("removal_misses", counters.removal_misses)?;
     figures.set_item("dropped", counters.dropped)?;
+    figures.set_item("partial", counters.partial)?;
     figures.set_item("refused", counters.refused)?;
     figures.set_item("duplicates", counters.duplicates)?;
     let skipped = PyDict::new(py);

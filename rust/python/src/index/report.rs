@@ -60,19 +60,25 @@ impl ApplyReport {
         self.0.unaligned
     }
 
+    /// Partial pages that its stores named: shorter than the engine's blocks, held by hash, in no match.
+    #[getter]
+    fn partial(&self) -> usize {
+        self.0.partial
+    }
+
     /// Blocks that its removals named and that were not held there.
     #[getter]
     fn removal_misses(&self) -> usize {
         self.0.removal_misses
     }
 
-    /// Pending and parked blocks dropped because they were too many or too old: the picture is incomplete.
+    /// Pending and parked blocks dropped: too many, too large or too old. The picture is incomplete.
     #[getter]
     fn dropped(&self) -> usize {
         self.0.dropped
     }
 
-    /// Events left out: those that could not be read, and `unknown-tier`, `bad-block-size`, `too-many-groups`.
+    /// Left out: unreadable events, `unknown-tier`, `bad-block-size`, `extra-keys-too-large`, `too-many-groups`.
     #[getter]
     fn skipped<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let class = classes::SKIPPED_EVENT.get(py)?;
@@ -109,13 +115,14 @@ impl ApplyReport {
             cleared,
             pending,
             parked,
+            partial,
             removal_misses,
             dropped,
             ..
         } = &self.0;
         format!(
             "ApplyReport(events={events}, stored={stored}, removed={removed}, cleared={cleared}, pending={pending}, \
-             parked={parked}, removal_misses={removal_misses}, dropped={dropped}, skipped={}, error={:?}, \
+             parked={parked}, partial={partial}, removal_misses={removal_misses}, dropped={dropped}, skipped={}, error={:?}, \
              ignored={:?})",
             self.0.skipped.len(),
             self.0.error,

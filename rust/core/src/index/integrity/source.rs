@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use crate::index::blocks::BlockNumber;
 use crate::index::forest::Forest;
 use crate::index::forests::Forests;
-use crate::index::record::Link;
+use crate::index::record::{Link, RECORD_BYTES};
 use crate::index::residency::Residency;
 use crate::index::source::Source;
 use crate::index::tier::{Tier, Tiers};
@@ -80,6 +80,7 @@ impl Source {
                         }
                     }
                 }
+                Link::Partial => {}
                 Link::Pending(wait) => {
                     waiting += 1;
                     let (room, count) = if wait.parked {
@@ -114,6 +115,20 @@ impl Source {
             faults.push(format!(
                 "counted {gauges:?} pending, waiting, parked, unaligned blocks; the gauges differ"
             ));
+        }
+        if !self.tried.is_empty() && (self.geometry.is_none() || self.setup.block_size.is_some()) {
+            faults.push("its block size is tried and not learned".into());
+        }
+        let bytes = |parked: bool| -> usize {
+            let records = self.records.values().filter_map(|record| match &record.link {
+                Link::Pending(pending) if pending.parked == parked => Some(RECORD_BYTES + pending.kept.size_bytes()),
+                Link::Loose(Some(_)) if parked => Some(RECORD_BYTES),
+                _ => None,
+            });
+            records.sum()
+        };
+        if (self.pending.bytes(), self.parked.bytes()) != (bytes(false), bytes(true)) {
+            faults.push("the rooms do not take what the blocks in them take".into());
         }
         if self.held != held {
             let told = self.held;
