@@ -243,6 +243,30 @@ def test_a_load_that_fails_is_counted_and_undone() -> None:
     assert cache.load_back(node)
 
 
+def test_what_lies_below_a_locked_node_goes_when_the_store_cannot_read_that() -> None:
+    store = MoodyStore(16, device={}, host={})
+    cache = make(storage=store)
+    consumer = Residency()
+    above, tail, branch = A[:4], [*A, *B[:4]], [*A[:4], *C[:4]]
+    for tokens in (above, tail, branch):
+        cache.insert(tokens)
+        cache.poll()
+    cache.evict(16)
+    cache.evict_host(32)
+    consumer.apply(cache.take_events())
+    assert {tier for _, tier in cache.holdings()} == {"EXTERNAL"}
+    node = cache.match_prefix(above).node
+    cache.lock(node)
+    store.moods["read"] = "fails"
+    assert not cache.load_back(node)
+    cache.check_integrity()
+    consumer.apply(cache.take_events())
+    assert consumer.held() == cache.holdings() == set()
+    cache.unlock(node)
+    cache.check_integrity()
+    assert cache.match_prefix(tail).node.is_root
+
+
 def test_a_late_copy_is_announced_when_it_has_arrived() -> None:
     store = MoodyStore(8, device={}, host={})
     cache = make(storage=store)

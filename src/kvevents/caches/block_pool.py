@@ -5,9 +5,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from kvevents._core.block_pool import BlockPool
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.inputs import Slots, Tokens, check_labels
+from kvevents.caches.outlet import EventOutlet
 from kvevents.caches.results import EvictResult
 from kvevents.errors import CapacityError
-from kvevents.events import KVCacheEvent, StorageMedium
+from kvevents.events import StorageMedium
 from kvevents.hashing import HashChain
 from kvevents.recorder import EventRecorder
 
@@ -63,7 +64,7 @@ class PoolInsert(NamedTuple):
     """What `lock` takes."""
 
 
-class BlockPoolCache:
+class BlockPoolCache(EventOutlet):
     """vLLM's prefix cache for full attention: numbered blocks, found by what fills them, reused in one queue.
 
     A sequence takes blocks, publishes each one it has filled, and releases them all at its end; published blocks stay
@@ -89,6 +90,8 @@ class BlockPoolCache:
     Raises:
         ConfigError: a setting is wrong in itself.
     """
+
+    dialect = "vllm"
 
     def __init__(
         self,
@@ -312,26 +315,6 @@ class BlockPoolCache:
         if not self._pool.reset():
             held = self._pool.num_blocks - 1 - self._pool.free
             raise ValueError(f"reset: {held} blocks are held; release or unlock them first")
-
-    def take_events(self) -> list[KVCacheEvent]:
-        """The events since the last take, in order."""
-        return self._recorder.take()
-
-    def take_batch(
-        self,
-        *,
-        ts: float | None = None,
-        dp_rank: int | None = 0,
-        dialect: Literal["vllm", "vllm-array", "sglang"] = "vllm",
-    ) -> bytes | None:
-        """The events since the last take as one encoded batch; None where there are none.
-
-        Args:
-            ts: seconds since 1970; by default now.
-            dp_rank: data-parallel rank of the engine.
-            dialect: the wire format: `vllm` is that of vLLM since 0.24, `vllm-array` that of 0.22 and 0.23.
-        """
-        return self._recorder.take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
 
     def holdings(self) -> set[tuple[int, StorageMedium]]:
         """The id of every page that is cached, with its tier.

@@ -14,16 +14,16 @@ from kvevents.caches.full import FullComponent
 from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.layers import Layers, slots_of
 from kvevents.caches.node import Node
+from kvevents.caches.outlet import EventOutlet
 from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.sessions import Sessions, SessionsLast
 from kvevents.caches.slots import SlotAllocator, join
 from kvevents.caches.supply import Supplies, joined, supplies_of
 from kvevents.caches.tree import Tree
 from kvevents.errors import ConfigError
-from kvevents.events import KVCacheEvent, StorageMedium
+from kvevents.events import StorageMedium
 from kvevents.hashing import EventFormat
 from kvevents.recorder import CacheGroup, EventRecorder
-from kvevents.wire import Dialect
 
 Gaps: TypeAlias = dict[Component, Sequence[range]]
 """The units that an insert needs slots for: of each component that it brings some of, in the order of components."""
@@ -31,11 +31,13 @@ Taken: TypeAlias = "dict[Component, array[int]]"
 """Slots for them."""
 
 
-class PrefixCache:
+class PrefixCache(EventOutlet):
     """A tree of pages, the components that its nodes hold, and a recorder that is told what changes.
 
     The caches derive from it; each says which components it has and which clock.
     """
+
+    dialect = "sglang"
 
     def __init__(
         self,
@@ -203,6 +205,7 @@ class PrefixCache:
         if self._sessions is not None and session_id is not None:
             self._sessions.join(session_id, end)
         brought = self._brought(gaps) if self._beside else ((), False)
+        self._inserted(insertion, end, inserted_length)
         return InsertResult(insertion.prefix, length, end, *brought, self._refilled(gaps[self._full], insertion.prefix))
 
     def evict(self, num_tokens: int = 0, *, window_tokens: int = 0, states: int = 0) -> EvictResult:
@@ -297,26 +300,6 @@ class PrefixCache:
         self._tree.clear()
         self._recorder.clear()
 
-    def take_events(self) -> list[KVCacheEvent]:
-        """The events since the last take, in order."""
-        return self._recorder.take()
-
-    def take_batch(
-        self,
-        *,
-        ts: float | None = None,
-        dp_rank: int | None = 0,
-        dialect: Dialect = "sglang",
-    ) -> bytes | None:
-        """The events since the last take as one encoded batch; None where there are none.
-
-        Args:
-            ts: seconds since 1970; by default now.
-            dp_rank: data-parallel rank of the engine.
-            dialect: the wire format, as in `kvevents.wire.encode_batch`.
-        """
-        return self._recorder.take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
-
     def holdings(self, component: str = "full") -> set[tuple[int, StorageMedium]]:
         """The published id of every block that is cached, with its tier.
 
@@ -396,6 +379,9 @@ class PrefixCache:
         """The units whose window an insert has brought, and whether it has brought the state."""
         found = {component.group: missing for component, missing in gaps.items()}
         return joined(found.get("sliding_window", ())), bool(found.get("mamba"))
+
+    def _inserted(self, insertion: Insertion, end: Node, inserted_length: int) -> None:
+        """A prompt is in the tree, down to `end`; `inserted_length` units of it were before, for the same request."""
 
     def _refilled(self, gaps: Sequence[range], prefix: int) -> tuple[range, ...]:  # noqa: ARG002 - tiers have some
         """What an insert says of full attention: the gaps that it has filled in the prefix."""

@@ -7,14 +7,14 @@ from itertools import takewhile
 from typing import Literal, TypeAlias, Unpack, get_args
 
 from kvevents.caches.backup import HostBackups
-from kvevents.caches.component import Component, kept, longest
+from kvevents.caches.component import Component, Insertion, kept, longest
 from kvevents.caches.demotion import DemotingEvictor
 from kvevents.caches.inputs import Slots, Tokens
 from kvevents.caches.layers import FullAttention, Layers
 from kvevents.caches.loading import Loader
 from kvevents.caches.node import Node
 from kvevents.caches.restore import Restorer
-from kvevents.caches.results import InsertResult, MatchResult, PrefetchResult
+from kvevents.caches.results import MatchResult, PrefetchResult
 from kvevents.caches.settings import CacheSettings
 from kvevents.caches.slots import SlotAllocator, join
 from kvevents.caches.storage import TierStore
@@ -26,8 +26,7 @@ from kvevents.caches.transfers import Copying, Move
 from kvevents.caches.twins import Twins
 from kvevents.caches.unified import UnifiedRadixCache
 from kvevents.errors import CapacityError, ConfigError
-from kvevents.events import KVCacheEvent, StorageMedium
-from kvevents.wire import Dialect
+from kvevents.events import StorageMedium
 
 WritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
 """When a node is backed up to host memory: at its first insert, at its second, or when the device evicts it."""
@@ -149,44 +148,6 @@ class HiRadixCache(UnifiedRadixCache):
         slots = join([node.slots for node in on_device if node.slots is not None])
         return MatchResult(len(slots), host_length, slots, end, branch=held[-1].end if held else 0)
 
-    def insert(
-        self,
-        tokens: Tokens,
-        slots: Slots | None = None,
-        *,
-        extra_key: str | None = None,
-        cache_salt: str | None = None,
-        session_id: str | None = None,
-        priority: int = 0,
-        inserted_length: int = 0,
-        window_slots: Slots | None = None,
-        window_start: int = 0,
-        state_slot: int | None = None,
-    ) -> InsertResult:
-        """As in every cache; and back up what the policy says, if host memory has room."""
-        result = super().insert(
-            tokens,
-            slots,
-            extra_key=extra_key,
-            cache_salt=cache_salt,
-            session_id=session_id,
-            priority=priority,
-            inserted_length=inserted_length,
-            window_slots=window_slots,
-            window_start=window_start,
-            state_slot=state_slot,
-        )
-        path = self._full.span(result.node)
-        self._note_path(result.node)
-        if not self._writes_back:
-            hits = 1 if self.write_policy == "write_through" else SELECTIVE_HITS
-            for node in path:
-                if node.end > inserted_length and node.hits >= hits and not self._tiers.host.full.has(node):
-                    self._backups.submit_path(node)
-            if path and result.prefix_length == result.length:
-                self._backups.submit_rest(result.node)
-        return result
-
     def insert_host(
         self, tokens: Tokens, slots: Slots | None = None, *, extra_key: str | None = None, cache_salt: str | None = None
     ) -> PrefetchResult:
@@ -284,20 +245,6 @@ class HiRadixCache(UnifiedRadixCache):
         self._twins.clear()
         super().reset()
 
-    def take_events(self) -> list[KVCacheEvent]:
-        self._twins.repair()
-        return super().take_events()
-
-    def take_batch(
-        self,
-        *,
-        ts: float | None = None,
-        dp_rank: int | None = 0,
-        dialect: Dialect = "sglang",
-    ) -> bytes | None:
-        self._twins.repair()
-        return super().take_batch(ts=ts, dp_rank=dp_rank, dialect=dialect)
-
     def holdings(self, component: str = "full") -> set[tuple[int, StorageMedium]]:
         held = super().holdings(component)
         index = self._index(component)
@@ -316,6 +263,22 @@ class HiRadixCache(UnifiedRadixCache):
 
     def _moved(self, node: Node) -> None:
         self._tiers.note(node)
+
+    def _before_take(self) -> None:
+        self._twins.repair()
+
+    def _inserted(self, insertion: Insertion, end: Node, inserted_length: int) -> None:
+        """Back up what the policy says, if host memory has room."""
+        path = self._full.span(end)
+        self._note_path(end)
+        if self._writes_back:
+            return
+        hits = 1 if self.write_policy == "write_through" else SELECTIVE_HITS
+        for node in path:
+            if node.end > inserted_length and node.hits >= hits and not self._tiers.host.full.has(node):
+                self._backups.submit_path(node)
+        if path and insertion.prefix == insertion.length:
+            self._backups.submit_rest(end)
 
     def _index(self, component: str) -> int:
         return self._components.index(self._component(component))

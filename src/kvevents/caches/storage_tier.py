@@ -102,6 +102,9 @@ class StorageTier(LowerTier):
             below.extend(at.children.values())
         for at in reversed(below):
             self.drop(at)
+        for at in reversed(below[1:]):
+            if at.parent is not None:  # it may have gone with its last child
+                self._tiers.prune(at)
 
     def _has_room(self, moves: list[Move], parent: Node) -> bool:
         """Whether the store has room, if need be after an eviction; not of what is above."""
