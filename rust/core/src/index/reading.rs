@@ -19,15 +19,12 @@ pub struct Identity<'a> {
 }
 
 impl<'a> Identity<'a> {
-    /// Read it from a store. The error is the size of an entry of `extra_keys` that is over the limit.
-    pub fn read(event: &Stored<'a>) -> Result<Self, usize> {
+    /// Read it from a store.
+    pub fn read(event: &Stored<'a>) -> Self {
         let mut salt = event.cache_salt.filter(|salt| !salt.is_empty());
         let mut extra = Vec::new();
         if let Some(keys) = &event.extra_keys {
             for (index, entry) in keys.iter().take(event.block_hashes.len()).enumerate() {
-                if entry.bytes().len() > EXTRA_BYTES {
-                    return Err(entry.bytes().len());
-                }
                 let is_root = index == 0 && event.parent_block_hash.is_none();
                 let entry = ExtraEntry::read(entry, event.lora_name, is_root);
                 salt = salt.or(entry.salt);
@@ -37,12 +34,12 @@ impl<'a> Identity<'a> {
                 extra = Vec::new();
             }
         }
-        Ok(Self {
+        Self {
             lora_name: event.lora_name,
             lora_id: event.lora_id,
             cache_salt: salt,
             extra,
-        })
+        }
     }
 
     /// The seed of the namespace's first blocks.
@@ -58,6 +55,12 @@ impl<'a> Identity<'a> {
             cache_salt: self.cache_salt.map(str::to_owned),
         }
     }
+}
+
+/// The size of an entry of `extra_keys` that is over the limit, if there is one.
+pub fn oversize(event: &Stored<'_>) -> Option<usize> {
+    let mut sizes = event.extra_keys.as_ref()?.iter().map(|entry| entry.bytes().len());
+    sizes.find(|&size| size > EXTRA_BYTES)
 }
 
 /// The kind of its group, where the store says it.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::geometry::Geometry;
 use super::group::Kind;
-use super::reading::{EXTRA_BYTES, Identity, kind};
+use super::reading::{EXTRA_BYTES, Identity, kind, oversize};
 use super::record::Namespace;
 use super::report::Report;
 use super::tier::{Medium, Tier};
@@ -240,14 +240,12 @@ impl<'a> Slice<'a> {
                 return None;
             }
         };
-        let identity = match Identity::read(event) {
-            Ok(identity) => identity,
-            Err(size) => {
-                let reason = format!("extra_keys: expected at most {EXTRA_BYTES} bytes for a block, got {size}");
-                report.skip("extra-keys-too-large", offset, reason);
-                return None;
-            }
-        };
+        if let Some(size) = oversize(event) {
+            let reason = format!("extra_keys: expected at most {EXTRA_BYTES} bytes for a block, got {size}");
+            report.skip("extra-keys-too-large", offset, reason);
+            return None;
+        }
+        let identity = Identity::read(event);
         let tokens = event.token_ids.decoded(self.ids).map_or_else(
             || {
                 let first = self.tokens.as_slice().len();
