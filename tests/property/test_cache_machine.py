@@ -29,6 +29,7 @@ from kvevents.wire import decode_batch
 from residency import Residency
 
 PAGES = 12
+SESSIONS = ("a", "b")
 """Pages that the cache has room for; with a window or states there is less room for those."""
 WINDOW_PAGES = 8
 STATES = 4
@@ -62,9 +63,12 @@ class CacheMachine(RuleBasedStateMachine):
         window=st.integers(1, 6),
         policy=st.sampled_from(sorted(POLICIES)),
         bigram=st.booleans(),
+        keep_sessions=st.booleans(),
         prompts=st.lists(PROMPTS, min_size=2, max_size=6),
     )
-    def build(self, page_size: int, window: int, policy: str, bigram: bool, prompts: list[Prompt]) -> None:
+    def build(
+        self, page_size: int, window: int, policy: str, bigram: bool, keep_sessions: bool, prompts: list[Prompt]
+    ) -> None:
         self.page_size = page_size
         self.window = window
         self.cache = self.make(
@@ -73,6 +77,7 @@ class CacheMachine(RuleBasedStateMachine):
                 "capacity": PAGES * page_size,
                 "eviction_policy": policy,
                 "bigram": bigram,
+                "keep_sessions": keep_sessions,
                 # In this format ids are unique to their namespace, and the name says the adapter to the index.
                 "recorder": EventRecorder(page_size, event_format="dynamo", lora_names={"adapter": "poet"}),
             }
@@ -91,7 +96,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.locks: list[Locked] = []
         self.take()
         for prompt in prompts:
-            self.insert(prompt, PLAIN, priority=0, inserted_length=0, window_start=0)
+            self.insert(prompt, PLAIN, priority=0, inserted_length=0, window_start=0, session_id=None)
 
     @property
     def live(self) -> dict[Prefix, Any]:
@@ -108,6 +113,12 @@ class CacheMachine(RuleBasedStateMachine):
         for index, component in enumerate(self.model.components):
             self.consumers[component].apply([event for event in events if group(event) in {None, index}])
         self.slots = {prefix: slots for prefix, slots in self.slots.items() if prefix in self.live}
+
+    @rule(session_id=st.sampled_from(SESSIONS))
+    def close_session(self, session_id: str) -> None:
+        self.cache.close_session(session_id)
+        assert not self.cache.close_session(session_id)
+        assert self.cache.take_batch() is None
 
     def removed(self, component: str, prefix: Prefix) -> None:
         for lock in self.locks:
@@ -137,9 +148,16 @@ class CacheMachine(RuleBasedStateMachine):
         priority=st.integers(0, 3),
         inserted_length=st.integers(0, 6),
         window_start=st.integers(0, 5),
+        session_id=st.sampled_from([None, *SESSIONS]),
     )
     def insert(
-        self, prompt: Prompt, namespace: Namespace, priority: int, inserted_length: int, window_start: int
+        self,
+        prompt: Prompt,
+        namespace: Namespace,
+        priority: int,
+        inserted_length: int,
+        window_start: int,
+        session_id: str | None,
     ) -> None:
         tokens = prompt.tokens(self.page_size)
         wanted = self.model.prefixes(tokens, namespace)
@@ -156,6 +174,7 @@ class CacheMachine(RuleBasedStateMachine):
                 priority=priority,
                 inserted_length=inserted_length,
                 window_start=window_start * self.page_size,
+                session_id=session_id,
             )
         except CapacityError as refused:
             error = refused

@@ -28,6 +28,7 @@ from tier_model import MoodyStore, TierModel, content
 
 PAGES = {"device": 8, "host": 10, "storage": 7}
 STATES = 4
+SESSIONS = ("a", "b")
 LOWER = ("CPU_PINNED", "DISK", "EXTERNAL")
 
 
@@ -62,7 +63,7 @@ class TierMachine(RuleBasedStateMachine):
         self.prefixes: dict[BlockHash, Prefix] = {}
         self.open()
         for prompt in prompts:
-            self.insert(prompt, PLAIN, window_start=0)
+            self.insert(prompt, PLAIN, window_start=0, session_id=None)
 
     def open(self) -> None:
         """A new cache, over what the store has."""
@@ -78,6 +79,7 @@ class TierMachine(RuleBasedStateMachine):
             components=components,
             load_back_threshold=1,
             page_size=self.page_size,
+            keep_sessions=True,
             capacity=PAGES["device"] * self.page_size,
             recorder=EventRecorder(self.page_size, event_format="dynamo", lora_names={"adapter": "poet"}),
             announce_groups=bool(components),
@@ -105,14 +107,23 @@ class TierMachine(RuleBasedStateMachine):
                 ]
             )
 
-    @rule(prompt=PROMPTS, namespace=ANY_NAMESPACE, window_start=st.integers(0, 3))
-    def insert(self, prompt: Prompt, namespace: Namespace, window_start: int) -> None:
+    @rule(
+        prompt=PROMPTS,
+        namespace=ANY_NAMESPACE,
+        window_start=st.integers(0, 3),
+        session_id=st.sampled_from([None, *SESSIONS]),
+    )
+    def insert(self, prompt: Prompt, namespace: Namespace, window_start: int, session_id: str | None) -> None:
         tokens = prompt.tokens(self.page_size)
         blocks = self.model.blocks(tokens, namespace)
         before = self.holdings()
         try:
             result = self.cache.insert(
-                tokens, extra_key=namespace[0], cache_salt=namespace[1], window_start=window_start * self.page_size
+                tokens,
+                extra_key=namespace[0],
+                cache_salt=namespace[1],
+                window_start=window_start * self.page_size,
+                session_id=session_id,
             )
         except CapacityError:
             assert {(block, tier) for block, tier in before if tier == "GPU"} == {
@@ -149,6 +160,11 @@ class TierMachine(RuleBasedStateMachine):
 
     def expected(self, component: str, block: Prefix, unit: int) -> bytes:
         return content(block, component, self.page_size)[unit * 8 : (unit + 1) * 8]
+
+    @rule(session_id=st.sampled_from(SESSIONS))
+    def close_session(self, session_id: str) -> None:
+        self.cache.close_session(session_id)
+        assert self.cache.take_batch() is None
 
     @rule(prompt=PROMPTS, namespace=ANY_NAMESPACE)
     def match(self, prompt: Prompt, namespace: Namespace) -> None:
