@@ -107,7 +107,7 @@ class SourceLink:
         self._peers = 0
         self._failed_handshakes = 0
         self._has_logged = False
-        self._ranks: set[int | None] = {source.dp_rank}
+        self._named: set[int | None] = set()  # those that batches were applied to
         self._is_untouched = True  # the sink got nothing from this link, or was cleared since
         self._monitor: ZmqSocket | None = None
         self._sub = self._open(source.endpoint, zmq.SUB)
@@ -176,11 +176,14 @@ class SourceLink:
         self._note_rank(report)
         verdict = judge(report, sequence, payload)
         self._count.skipped += verdict.fault is not None
+        if verdict.cleared:
+            rank: object = getattr(report, "dp_rank", None)
+            verdict = verdict._replace(rank=rank if isinstance(rank, int) else None, ranks=frozenset(self._named))
         return verdict
 
     def clear(self) -> None:
         """Drops what the source holds, also under ranks that only its batches named."""
-        for rank in [None] if self.source.dp_rank is None else self._ranks:
+        for rank in [None] if self.source.dp_rank is None else {self.source.dp_rank, *self._named}:
             try:
                 self._sink.clear_worker(self.source.worker_id, rank)
             except Exception as error:
@@ -217,7 +220,7 @@ class SourceLink:
     def _note_rank(self, report: object) -> None:
         rank: object = getattr(report, "dp_rank", None)
         if isinstance(rank, int):
-            self._ranks.add(rank)
+            self._named.add(rank)
 
     def _apply(self, sequence: int, payload: bytes) -> object:
         return self._sink.apply(self.source.worker_id, payload, seq=sequence, dp_rank=self.source.dp_rank)

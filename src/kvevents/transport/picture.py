@@ -12,11 +12,16 @@ class Verdict(NamedTuple):
 
     Attributes:
         fault: what could not be applied; None if everything was.
-        cleared: the batch emptied the source, so that nothing from before it is missing any more.
+        cleared: the batch emptied the source, or the rank of it that the batch names, so that nothing from before it is
+            missing there any more.
+        rank: the rank that was emptied.
+        ranks: all that batches of the source have named so far.
     """
 
     fault: Fault | None = None
     cleared: bool = False
+    rank: int | None = None
+    ranks: frozenset[int | None] = frozenset()
 
 
 FINE = Verdict()
@@ -68,6 +73,7 @@ class Picture:
         self._effects = effects
         self._count = counters
         self._recent = RecentBatches(window)
+        self._cleared: set[int | None] = set()  # ranks that were emptied since the last fault
 
     @property
     def next(self) -> int:
@@ -81,8 +87,10 @@ class Picture:
         self._count.applied += 1
         self._count.replayed += replayed
         verdict = self._effects.apply(sequence, payload)
-        if verdict.cleared:
-            self.fault = None
+        if verdict.cleared and self.fault is not None:
+            self._cleared.add(verdict.rank)
+            if self._cleared >= verdict.ranks:
+                self.fault = None
         if verdict.fault is not None:
             self.blame(verdict.fault)
 
@@ -103,6 +111,7 @@ class Picture:
 
     def blame(self, fault: Fault) -> None:
         """Notes why the picture is incomplete; the first reason stays, for it is the root of later ones."""
+        self._cleared.clear()
         if self.fault is None:
             self.fault = fault
         elif not fault.mendable:

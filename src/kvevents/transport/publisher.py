@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 import zmq
@@ -12,6 +12,7 @@ from kvevents.errors import ConfigError, TransportError, WireError
 from kvevents.events import KVEventBatch
 from kvevents.transport.endpoints import binds, rank_endpoint
 from kvevents.transport.frames import sequence_frame
+from kvevents.transport.mirror import Mirror
 from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
 from kvevents.transport.snapshot import SnapshotProvider
@@ -62,7 +63,8 @@ class ZmqPublisher:
         endpoint: the live socket's address for rank 0. Port 0 or `*` binds a free port.
         replay_endpoint: address of the replay socket for rank 0, always bound; None: no replays.
         snapshot: takes a snapshot of what consumers should hold (see `SnapshotProvider`), for those who come too late
-            for a replay; None: none are offered. Needs a replay endpoint.
+            for a replay; `mirror`: the publisher reads along and takes them itself (see `Mirror`); None: none are
+            offered. Needs a replay endpoint.
         topic: what batches are published under.
         buffer_steps: how many batches can be repeated.
         hwm: messages queued for one slow consumer before ZMQ drops for it.
@@ -88,7 +90,7 @@ class ZmqPublisher:
         endpoint: str,
         *,
         replay_endpoint: str | None = None,
-        snapshot: SnapshotProvider | None = None,
+        snapshot: SnapshotProvider | Literal["mirror"] | None = None,
         topic: str = "",
         buffer_steps: int = 10_000,
         hwm: int = 100_000,
@@ -100,6 +102,8 @@ class ZmqPublisher:
     ) -> None:
         if snapshot is not None and replay_endpoint is None:
             raise ConfigError("snapshot: expected a replay_endpoint with it: that is where snapshots are asked for")
+        if isinstance(snapshot, str) and snapshot != "mirror":
+            raise ConfigError(f"snapshot: expected None, 'mirror' or a callable that takes one, got {snapshot!r}")
         for name, value in (("buffer_steps", buffer_steps), ("hwm", hwm)):
             if value < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {value}")
@@ -119,7 +123,9 @@ class ZmqPublisher:
         self._published = self._published_bytes = self._dropped = 0
 
         linger_ms = int(linger_s * 1000)
-        self._snapshots = None if snapshot is None else SnapshotServer(snapshot, payload_of=self._buffer.get)
+        self._mirror = Mirror(self._buffer) if snapshot == "mirror" else None
+        provider = self._mirror if isinstance(snapshot, str) else snapshot
+        self._snapshots = None if provider is None else SnapshotServer(provider, payload_of=self._buffer.get)
         self._replays: ReplayServer | None = None
         self._context = new_context()
         self._pub = open_socket(zmq.PUB, live, self._context)
@@ -231,6 +237,8 @@ class ZmqPublisher:
         try:
             while (item := self._queue.get()) is not None:
                 self._send(*item)
+                if self._mirror is not None:
+                    self._mirror.follow(*item)
         finally:
             if self._replays is not None:
                 self._replays.close()
