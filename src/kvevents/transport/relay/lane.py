@@ -16,36 +16,6 @@ _TRIES = 100
 """Batches that are looked at to tell the source's dialect."""
 
 
-class _Batch(msgspec.Struct, array_like=True):
-    ts: msgspec.Raw
-    events: msgspec.Raw
-    dp_rank: int | None = None
-
-
-class _BatchMap(msgspec.Struct):
-    attn_dp_rank: int | None = None
-    data_parallel_rank: int | None = None
-    dp_rank: int | None = None
-
-
-_ARRAY = msgspec.msgpack.Decoder(_Batch)
-_MAP = msgspec.msgpack.Decoder(_BatchMap)
-
-
-def batch_rank(payload: bytes) -> int | None:
-    """The rank that a batch names; None if it names none, or cannot be read (who reads it says why)."""
-    try:
-        return _ARRAY.decode(payload).dp_rank
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        pass
-    try:
-        ranks = _MAP.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    given = (ranks.attn_dp_rank, ranks.data_parallel_rank, ranks.dp_rank)
-    return next((rank for rank in given if rank is not None), None)
-
-
 class Lane:
     """Batches of one rank go in, one batch of a window comes out.
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kvevents._core.relay import CompactedLog
+from kvevents._core.wire import batch_rank
 from kvevents.errors import WireError
 from kvevents.events import KVEventBatch, SkippedEvent
 from kvevents.transport.relay.backlog import Backlog, Sent, compacted_batches
 from kvevents.transport.relay.journal import SKIP, Position, Restored
-from kvevents.transport.relay.lane import Lane, batch_rank
+from kvevents.transport.relay.lane import Lane
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import StreamState, StreamStats
 from kvevents.transport.replay_server import ReplayServerStats
@@ -88,8 +89,6 @@ class Stream:
         """
         with self._changed:
             self._wait_for_room()
-            rank = batch_rank(payload)
-            lane = self._lanes.get(rank) or self._new_lane(rank)
             if not self._has_begun:
                 self._clear()  # whoever held something from another relay, holds nothing of this one
             elif self._taken is not None and sequence is not None and sequence > self._taken + 1:
@@ -99,6 +98,8 @@ class Stream:
             self.stats.received += 1
             self.stats.received_bytes += len(payload)
             try:
+                rank = batch_rank(payload)
+                lane = self._lanes.get(rank) or self._new_lane(rank)
                 skipped = lane.add(payload)
             except (WireError, ValueError) as error:
                 self.stats.refused += 1
