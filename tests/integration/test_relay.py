@@ -93,6 +93,7 @@ def test_a_relay_that_is_killed_goes_on_where_it_was(index: PrefixIndex, tmp_pat
             after = stats(second)
             assert after["last_sequence"] > before["last_sequence"]
             assert after["source_sequence"] > before["source_sequence"]
+            assert after["stats"]["clears"] == 0, "the engine is the same: nothing is announced anew"
             assert subscriber.state("w").counters.restarts == 0
             assert second.end(signal.SIGTERM) == 0
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvevents.errors import ConfigError, TransportError
+from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Sent
-from kvevents.transport.relay.journal import Journal, Position
+from kvevents.transport.relay.journal import Journal
 
 
 def sent(sequence: int, rank: int | None = 0) -> Sent:

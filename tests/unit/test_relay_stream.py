@@ -9,10 +9,12 @@ import pytest
 from kvevents.errors import WireError
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.transport import Reason, RelaySettings, Source, SourceCounters, SourceState, State
+from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Sent
 from kvevents.transport.relay.journal import SKIP, Restored
 from kvevents.transport.relay.stream import Stream
 from kvevents.transport.replay_server import ReplayServerStats
+from kvevents.transport.snapshot import digest_of
 from kvevents.wire import decode_batch, encode_batch
 
 LATER = 1e12
@@ -247,6 +249,25 @@ def test_a_stream_goes_on_where_an_earlier_one_was_left() -> None:
     [sent] = second.flush()
     assert sent.sequence == 1
     assert decode_batch(sent.payload).events == [AllBlocksCleared(), stored(5)]
+
+
+def test_a_source_that_is_the_same_goes_on_without_a_clear() -> None:
+    first = Harness()
+    first.add(0, stored(1))
+    first.flush()
+    position = first.stream.position
+    assert position == Position(0, digest_of(batch(stored(1))))
+    second = Harness(restored(first.sent)._replace(position=position))
+    assert second.stream.position == position
+    second.add(1, stored(2, 1))
+    assert second.events(second.flush()) == [[stored(2, 1)]]
+    assert second.stream.position == Position(1, digest_of(batch(stored(2, 1))))
+    # Unless the subscriber finds that it is another one.
+    third = Harness(restored(first.sent)._replace(position=position))
+    third.stream.clear()
+    assert third.stream.position is None
+    third.add(0, stored(7))
+    assert third.events(third.flush()) == [[AllBlocksCleared(), stored(7)]]
 
 
 def test_numbers_that_may_have_been_used_are_passed_over() -> None:

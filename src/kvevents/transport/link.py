@@ -12,7 +12,7 @@ from zmq.utils.monitor import parse_monitor_message
 from kvevents.errors import WireError
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.frames import Message
-from kvevents.transport.picture import Restored, Verdict
+from kvevents.transport.picture import Position, Restored, Verdict
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
@@ -52,6 +52,7 @@ class SourceLink:
         settings: times and limits.
         on_change: called after each change of state.
         on_arrival: called before batches that have come are judged, if it is not None.
+        position: how far the source was followed before; what it said up to there is in the sink.
 
     Attributes:
         source: as given.
@@ -71,6 +72,7 @@ class SourceLink:
         settings: DeliverySettings,
         on_change: Callable[["SourceLink"], None],
         on_arrival: OnArrival | None = None,
+        position: Position | None = None,
     ) -> None:
         self.source = source
         self._sink = sink
@@ -91,6 +93,8 @@ class SourceLink:
             settings=settings,
             clock=time.monotonic,
         )
+        if position is not None:
+            self._tracker.resume(position)
         self._replay: ReplayClient | None = None
         if source.replay_endpoint is not None:
             self._replay = ReplayClient(
@@ -108,7 +112,7 @@ class SourceLink:
         self._failed_handshakes = 0
         self._has_logged = False
         self._named: set[int | None] = set()  # those that batches were applied to
-        self._is_untouched = True  # the sink got nothing from this link, or was cleared since
+        self._is_untouched = position is None  # the sink got nothing from this link, or was cleared since
         self._monitor: ZmqSocket | None = None
         self._sub = self._open(source.endpoint, zmq.SUB)
         try:

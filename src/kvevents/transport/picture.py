@@ -28,6 +28,18 @@ FINE = Verdict()
 """Applied as it should be; what nearly every batch gets."""
 
 
+class Position(NamedTuple):
+    """How far a source has been followed.
+
+    Attributes:
+        sequence: the number of its last batch.
+        digest: of that batch's bytes (`digest_of`), by which the source's life is known.
+    """
+
+    sequence: int
+    digest: bytes
+
+
 class Restored(NamedTuple):
     """What became of a snapshot.
 

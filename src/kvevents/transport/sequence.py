@@ -12,7 +12,7 @@ No sockets and no clock of its own, so that every order of messages can be tried
 from collections.abc import Callable, Sequence
 
 from kvevents.transport.frames import Message
-from kvevents.transport.picture import Effects
+from kvevents.transport.picture import Effects, Position
 from kvevents.transport.recovery import Recovery
 from kvevents.transport.request import ReplayRequest, SnapshotRequest
 from kvevents.transport.settings import DeliverySettings
@@ -76,6 +76,10 @@ class SequenceTracker(Recovery):
         if not self._can_probe():
             return None
         return min(self._next_probe, self._next_snapshot) if self._wants_snapshot() else self._next_probe
+
+    def resume(self, position: Position) -> None:
+        """Goes on from where an earlier tracker was, with all of that in the sink; before any news."""
+        self._picture.adopt(position.sequence, position.digest, None)
 
     # News: what happened.
 

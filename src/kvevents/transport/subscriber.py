@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 from kvevents.errors import ConfigError, TransportError
 from kvevents.transport.link import OnArrival, SourceLink
+from kvevents.transport.picture import Position
 from kvevents.transport.poll_loop import Outcome, PollLoop
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink, register
@@ -76,8 +77,13 @@ class Subscriber:
         """How often `on_state` (or the sink, told a state) raised; the first time is logged."""
         return self._state_errors
 
-    def add_source(self, source: Source) -> None:
+    def add_source(self, source: Source, *, position: Position | None = None) -> None:
         """Begins to follow a source.
+
+        Args:
+            source: whom to follow.
+            position: how far it was followed before, if the sink still has all of that. Where the source is another one
+                by now, or cannot say what came since, that is cleared.
 
         Raises:
             ConfigError: the worker and rank are followed already, or the worker both by rank and as a whole, or an
@@ -101,6 +107,7 @@ class Subscriber:
                 settings=self._settings,
                 on_change=self._tell,
                 on_arrival=self._on_arrival,
+                position=position,
             )
             try:
                 register(self._sink, source)

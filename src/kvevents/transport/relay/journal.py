@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from kvevents.errors import ConfigError, TransportError
+from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Sent
 
 SKIP = 1 << 20
@@ -42,18 +43,6 @@ CREATE TABLE IF NOT EXISTS compacted (
     payload BLOB NOT NULL, PRIMARY KEY (stream, generation, number)
 ) WITHOUT ROWID;
 """
-
-
-class Position(NamedTuple):
-    """How far a source has been followed.
-
-    Attributes:
-        sequence: the number of its last batch.
-        digest: of that batch's bytes (`digest_of`).
-    """
-
-    sequence: int
-    digest: bytes
 
 
 class Restored(NamedTuple):

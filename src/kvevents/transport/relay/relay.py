@@ -97,9 +97,12 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="kvevents-relay", daemon=True)
         self._thread.start()
         try:
-            every = [source for worker in self._workers.values() for source in worker]
-            self._subscriber = Subscriber(every, _Sink(self._streams), on_state=self._note_state, settings=delivery)
+            self._subscriber = Subscriber([], _Sink(self._streams), on_state=self._note_state, settings=delivery)
+            for stream in self._streams.values():
+                self._subscriber.add_source(stream.source, position=stream.position)
         except BaseException:
+            if hasattr(self, "_subscriber"):
+                self._subscriber.close()
             self._stop()
             raise
 

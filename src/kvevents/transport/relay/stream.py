@@ -10,8 +10,9 @@ from kvevents._core.relay import CompactedLog
 from kvevents._core.wire import batch_rank
 from kvevents.errors import WireError
 from kvevents.events import KVEventBatch, SkippedEvent
+from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Backlog, Sent, compacted_batches
-from kvevents.transport.relay.journal import SKIP, Position, Restored
+from kvevents.transport.relay.journal import SKIP, Restored
 from kvevents.transport.relay.lane import Lane
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import StreamState, StreamStats
@@ -70,6 +71,7 @@ class Stream:
         self._next = 0
         self._taken: int | None = None  # the source's last number
         self._last_payload: bytes | None = None  # and the batch
+        self._position: Position | None = None  # where an earlier relay was, as long as nothing came since
         self._has_begun = False
         self._since: float | None = None  # when the window began
         self._is_full = False
@@ -114,7 +116,7 @@ class Stream:
     def clear(self) -> None:
         """The source begins anew, with nothing held."""
         with self._changed:
-            self._taken = self._last_payload = None
+            self._taken = self._last_payload = self._position = None
             if self._lanes:
                 self._clear()
 
@@ -135,7 +137,7 @@ class Stream:
     def position(self) -> Position | None:
         """How far the source has been followed; right after `flush`, how far what it returned goes."""
         if self._taken is None or self._last_payload is None:
-            return None
+            return self._position
         return Position(self._taken, digest_of(self._last_payload))
 
     def deadline(self) -> float | None:
@@ -274,6 +276,9 @@ class Stream:
             if rank not in self._lanes:
                 self._lanes[rank] = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
             self._lanes[rank].learn(payload)
+        if restored.position is not None:
+            self._position, self._taken = restored.position, restored.position.sequence
+            self._has_begun = True
 
     def _wait_for_room(self) -> None:
         if self._pending() <= self._settings.pending_bytes:
