@@ -10,6 +10,7 @@ import pytest
 
 from kvevents import _core
 from kvevents._core.block_pool import BlockPool
+from kvevents._core.capture import Pseudonyms, Rewriter, measure
 from kvevents._core.coalescing import Coalescer
 from kvevents._core.hashing import (
     HashChain,
@@ -35,6 +36,7 @@ TOKENS = [1, 2, 3, 4]
 CHAIN = HashChain.root(2).extend(TOKENS)
 VLLM = HashChain.root(2, scheme="vllm-sha256-cbor").extend(TOKENS)
 DIGEST = "ab" * 32
+NAMES = Pseudonyms(bytes(32))
 
 
 class Hostile:
@@ -133,6 +135,14 @@ ENTRIES = {
     "block_pool.BlockPool.release": entry(lambda: pool().release, [1]),
     "block_pool.BlockPool.slots": entry(lambda: pool().slots, [1]),
     "block_pool.BlockPool.take": entry(lambda: pool().take, 1),
+    "capture.Pseudonyms": entry(lambda: Pseudonyms, bytes(32)),
+    "capture.Pseudonyms.block": entry(lambda: NAMES.block, 1),
+    "capture.Pseudonyms.number": entry(lambda: NAMES.number, 1),
+    "capture.Pseudonyms.prompt": entry(lambda: NAMES.prompt, TOKENS, 2, lora_name="a", lora_id=1, cache_salt="s"),
+    "capture.Pseudonyms.text": entry(lambda: NAMES.text, "s"),
+    "capture.Rewriter": entry(lambda: Rewriter, NAMES, keep_hashes=True, keep_tokens=True, remembered_blocks=9),
+    "capture.Rewriter.rewrite": entry(lambda: Rewriter(NAMES).rewrite, DATA),
+    "capture.measure": entry(lambda: measure, DATA),
     "coalescing.Coalescer": entry(lambda: Coalescer, "chain", dialect="vllm", from_start=True, **EVENTS),
     "coalescing.Coalescer.add": entry(lambda: Coalescer().add, DATA),
     "coalescing.Coalescer.take_batch": entry(lambda: Coalescer().take_batch, ts=1.0),

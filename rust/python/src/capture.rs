@@ -37,13 +37,13 @@ impl Pseudonyms {
 
     /// What stands for the number of an adapter.
     #[pyo3(signature = (number, /))]
-    fn number(&self, number: i64) -> u64 {
+    fn number(&self, #[pyo3(from_py_with = numbers::number)] number: i64) -> u64 {
         self.0.number(number.into())
     }
 
     /// What stands for a block's id, both as signed integers of 64 bits.
     #[pyo3(signature = (block, /))]
-    fn block(&self, block: i64) -> i64 {
+    fn block(&self, #[pyo3(from_py_with = numbers::block)] block: i64) -> i64 {
         self.0.hash_key(block.cast_unsigned()).cast_signed()
     }
 
@@ -53,19 +53,13 @@ impl Pseudonyms {
         &self,
         py: Python<'py>,
         tokens: TokenArgument,
-        #[pyo3(from_py_with = numbers::block_size)] block_size: usize,
+        #[pyo3(from_py_with = numbers::tokens_in_block)] block_size: u32,
         lora_name: Option<&str>,
         #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
         cache_salt: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if block_size == 0 {
-            return Err(classes::config_error(
-                py,
-                "block_size: expected at least 1, got 0".to_owned(),
-            ));
-        }
         let root = root(Adapter::new(lora_name, lora_id), cache_salt);
-        let ids = prompt(&self.0, root, tokens.as_slice(), block_size);
+        let ids = prompt(&self.0, root, tokens.as_slice(), block_size as usize);
         int64_view(py, ids.into_iter().map(i64::from))
     }
 }
@@ -78,7 +72,12 @@ struct Rewriter(Mutex<pseudonyms::Rewriter>);
 impl Rewriter {
     #[new]
     #[pyo3(signature = (pseudonyms, /, *, keep_hashes = false, keep_tokens = false, remembered_blocks = 3_670_016))]
-    fn new(pseudonyms: &Pseudonyms, keep_hashes: bool, keep_tokens: bool, remembered_blocks: usize) -> Self {
+    fn new(
+        pseudonyms: &Pseudonyms,
+        keep_hashes: bool,
+        keep_tokens: bool,
+        #[pyo3(from_py_with = numbers::remembered_blocks)] remembered_blocks: usize,
+    ) -> Self {
         let keep = Keep {
             hashes: keep_hashes,
             tokens: keep_tokens,

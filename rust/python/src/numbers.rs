@@ -74,6 +74,7 @@ arguments! { classes::config_error:
     max_sources: usize = 0,
     num_blocks: u32 = 2,
     page_size: usize = 1,
+    remembered_blocks: usize = 0,
 }
 
 /// Tokens in a block of an index, or of an engine that it follows.
@@ -101,6 +102,7 @@ arguments! { value_error:
     block: i64 = i64::MIN,
     count: usize = 0,
     end: usize = 0,
+    number: i64 = i64::MIN,
     page: usize = 0,
     pages: usize = 0,
     parent: i64 = i64::MIN,

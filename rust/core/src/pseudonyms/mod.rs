@@ -297,6 +297,7 @@ fn has_negative_hash(event: &Event<'_>) -> bool {
 
 /// The ids that stand for those of a prompt in what a rewriter under these names writes: a range of `tokens` a block.
 pub fn prompt(names: &Names, root: u64, tokens: TokenSlice<'_>, size: usize) -> Vec<u32> {
+    let size = size.clamp(1, tokens.len().max(1));
     let mut out = Vec::with_capacity(tokens.len());
     let mut content = root;
     let blocks = (0..tokens.len().div_ceil(size)).map(|index| index * size..tokens.len().min((index + 1) * size));
