@@ -194,10 +194,9 @@ class FileStore:
 
     def _put(self, path: Path, data: bytes) -> None:
         """Make a file appear as a whole."""
-        path.parent.mkdir(exist_ok=True, mode=0o700)
         unfinished = path.with_suffix(UNFINISHED)
         try:
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with open(_create(unfinished), "wb") as file:
                 file.write(data)
                 if self._sync:
                     file.flush()
@@ -207,6 +206,16 @@ class FileStore:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise
+
+
+def _create(path: Path) -> int:
+    """Open a new file; its folder is mostly there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        return os.open(path, flags, 0o600)
 
 
 def packed(block: StoredBlock, data: bytes) -> bytes:
