@@ -185,12 +185,15 @@ def cache(rows: list[Row]) -> Iterator[Figure]:
         elif row["figure"] == "match":
             times = row["ns_per_page"]
             what, ours = f"match {row['pages']} pages of {row['page_size']}", f"{times['radix']:g} ns a page"
+            yield at_most(f"{what}: a page", ours, times["radix"], 20, unit=" ns")
         elif row["figure"] == "mixed":
             times = row["us"]
             what = f"requests in a full cache; {row['operations']:,} operations"
             ours = f"p50 {times['p50']:g} us, p99 {times['p99']:g} us, p99.9 {times['p99.9']:g} us"
+            yield at_most(f"{what}: p99.99", ours, round(times["p99.99"] / 1e3, 2), 10, unit=" ms")
+            resident = f"{row['resident_mb'][0]:g} and {row['resident_mb'][-1]:g} MB"
             growth = row["resident_end_over_start"]
-            yield Figure(what, ours, ratio=f"memory at the end {growth:g} x that of the start")
+            yield at_most("memory at the end, over that after half of them", resident, growth, 1.0, unit=" x")
             continue
         else:
             continue
@@ -201,6 +204,12 @@ def cache(rows: list[Row]) -> Iterator[Figure]:
             if ratio is not None:
                 goal = goals[peer] if row["figure"] == "insert" else None
                 yield at_least(what, ours, ratio, goal, peer=f"{name} {times[peer]:g} {unit}")
+
+
+def tiers(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        steps = ", ".join(f"{step} {time:g}" for step, time in row["us_per_page"].items())
+        yield Figure(f"below the device: {row['below_the_device']}; page {row['page_size']}", f"{steps} us a page")
 
 
 QUESTIONS: dict[str, Question] = {
@@ -215,5 +224,6 @@ QUESTIONS: dict[str, Question] = {
     "growth": Question("Does an index grow dearer as it grows?", growth),
     "snapshot": Question("How long do a snapshot and its restoration take?", snapshot),
     "cache": Question("What does a prefix cache cost an engine?", cache),
+    "tiers": Question("What does a page cost on its way down to lower tiers and up again?", tiers),
 }
 """In the order of the road that events take."""
