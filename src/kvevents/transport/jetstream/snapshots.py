@@ -1,7 +1,8 @@
 """An index as of one place in the log, kept in the object store for whoever comes later."""
 
 import asyncio
-import io
+import base64
+import hashlib
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -12,6 +13,7 @@ import nats.js.errors
 
 from kvevents.errors import CapacityError, TransportError, WireError
 from kvevents.transport.jetstream.connection import Connection
+from kvevents.transport.jetstream.feed import Delivery, Feed
 from kvevents.transport.jetstream.settings import JetStreamSettings
 
 _MAGIC = b"KVJS\x01"
@@ -97,7 +99,9 @@ class SnapshotStore:
     """The snapshots of a fleet, one for each block size of an index."""
 
     def __init__(self, connection: Connection, settings: JetStreamSettings, block_size: int) -> None:
+        self._connection = connection
         self._jetstream = connection.jetstream
+        self._heartbeat_s = settings.heartbeat_s
         self._bucket = settings.names.snapshots
         self._limit = settings.max_snapshot_bytes
         self._name = f"index-{block_size}"
@@ -124,23 +128,54 @@ class SnapshotStore:
             CapacityError: it is larger than allowed.
             TransportError: it could not be had, or is damaged.
         """
-        into = io.BytesIO()
         try:
-            async with asyncio.timeout(_LOAD_TIMEOUT_S):
-                store = await self._jetstream.object_store(self._bucket)
-                size = (await store.get_info(self._name)).size or 0
-                if size > self._limit:
-                    raise CapacityError(
-                        f"snapshot {self._name}: {size} bytes, allowed are {self._limit} (max_snapshot_bytes)",
-                        requested=size,
-                        available=self._limit,
-                    )
-                await store.get(self._name, writeinto=into)
+            store = await self._jetstream.object_store(self._bucket)
+            info = await store.get_info(self._name)
         except nats.js.errors.NotFoundError:
             return None
-        except (nats.errors.Error, OSError, TimeoutError) as error:
+        except (nats.errors.Error, OSError) as error:
             raise TransportError(f"snapshot {self._name} could not be had: {error!r}") from None
-        return into.getvalue()
+        self._check_size(info.size or 0)
+        try:
+            async with asyncio.timeout(_LOAD_TIMEOUT_S):
+                data = await self._read_chunks(info.nuid or "", info.chunks or 0)
+        except TimeoutError:
+            raise TransportError(f"snapshot {self._name} could not be had within {_LOAD_TIMEOUT_S:g} s") from None
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+        if info.digest is None or info.digest.partition("=")[2] != digest:
+            raise TransportError(f"snapshot {self._name} is damaged, or was replaced while it was read")
+        return data
+
+    async def _read_chunks(self, nuid: str, count: int) -> bytes:
+        """The chunks of an object, by a feed: nats-py's own reading takes four times as long."""
+        chunks: list[bytes] = []
+        done = asyncio.Event()
+
+        async def take(delivery: Delivery) -> None:
+            chunks.append(delivery.data)
+            if not delivery.pending or len(chunks) == count:
+                done.set()
+
+        feed = await Feed.open(
+            self._connection,
+            f"OBJ_{self._bucket}",
+            take,
+            heartbeat_s=self._heartbeat_s,
+            start=1,
+            subject=f"$O.{self._bucket}.C.{nuid}",
+        )
+        if feed.pending:
+            await done.wait()
+        await feed.close()
+        return b"".join(chunks)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
+            raise CapacityError(
+                f"snapshot {self._name}: {size} bytes, allowed are {self._limit} (max_snapshot_bytes)",
+                requested=size,
+                available=self._limit,
+            )
 
     async def save(self, data: bytes) -> None:
         """Puts one in place of the last; readers get the one or the other.
@@ -149,12 +184,7 @@ class SnapshotStore:
             CapacityError: it is larger than allowed.
             TransportError: the broker did not take it.
         """
-        if len(data) > self._limit:
-            raise CapacityError(
-                f"snapshot {self._name}: {len(data)} bytes, allowed are {self._limit} (max_snapshot_bytes)",
-                requested=len(data),
-                available=self._limit,
-            )
+        self._check_size(len(data))
         try:
             await (await self._jetstream.object_store(self._bucket)).put(self._name, data)
         except (nats.errors.Error, OSError) as error:
