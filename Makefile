@@ -6,7 +6,7 @@ DEBIAN := nats-server
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages demo test test-unit test-rust lint format bench soak fuzz clean
+.PHONY: help setup system-packages engines demo test test-unit test-rust lint format bench soak fuzz clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
@@ -32,6 +32,9 @@ system-packages:  ## Debian packages that some tests need (as root; elsewhere th
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" != 0 ]; then echo "not root: as root, apt-get install$$missing" >&2; exit 0; fi; \
 	apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $$missing
+
+engines: setup  ## the published packages of SGLang and vLLM (170 MB), for the tests of the plugins; without them those are skipped
+	$(BIN)/python -m benchmarks.engines
 
 demo: setup  ## replay a real trace through four engines, round robin and KV-aware
 	$(BIN)/kvevents demo

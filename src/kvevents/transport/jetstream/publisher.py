@@ -134,6 +134,11 @@ class JetStreamPublisher:
         )
         self._broker.start()
 
+    @property
+    def worker_id(self) -> str:
+        """The worker's name."""
+        return self._record.worker
+
     def publish(self, batch: KVEventBatch | bytes | bytearray | memoryview, /) -> int:
         """Queues a batch and returns the sequence number it has used; never waits.
 

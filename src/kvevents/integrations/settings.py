@@ -1,0 +1,112 @@
+"""What the plugins do, as the environment says: engines pass on no settings of others."""
+
+import difflib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self, TypeAlias, get_args
+
+from kvevents.errors import ConfigError
+
+Coalescing: TypeAlias = Literal["off", "adjacent", "chain", "compact"]
+
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
+_OURS = (
+    "KVEVENTS_COALESCE",
+    "KVEVENTS_RECORDER",
+    "KVEVENTS_SNAPSHOT",
+    "KVEVENTS_STATE_DIR",
+    "KVEVENTS_VLLM",
+    "KVEVENTS_WORKER_ID",
+    "KVEVENTS_WORKER_URL",
+    "KVEVENTS_ZMQ",
+)
+_BROKERS = ("KVEVENTS_FLEET", "KVEVENTS_NATS_SERVERS", "KVEVENTS_NATS_CREDS", "KVEVENTS_NATS_NKEY")
+_BROKER_PREFIX = "KVEVENTS_NATS_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings:
+    """Settings of a plugin in an engine's process.
+
+    Attributes:
+        coalesce: how far the events of a batch are merged before it is published (`KVEVENTS_COALESCE`); every consumer
+            can read all levels.
+        recorder: record SGLang's events with our recorder (`KVEVENTS_RECORDER=1`).
+        snapshot: keep an index of what the engine holds and offer snapshots of it on the replay socket, for
+            subscribers of kvevents that come late (`KVEVENTS_SNAPSHOT=1`).
+        zmq: publish on the engine's ZMQ endpoints (`KVEVENTS_ZMQ=0` turns that off).
+        jetstream: publish into a fleet's log as well (`KVEVENTS_NATS_SERVERS` is set; see `JetStreamSettings`).
+        stand_in: take the place of vLLM's publisher `zmq` (`KVEVENTS_VLLM=1`).
+        worker_id: the worker's name in the fleet (`KVEVENTS_WORKER_ID`); None: the host's name and the endpoint.
+        worker_url: where the worker takes requests, for routers of the fleet (`KVEVENTS_WORKER_URL`).
+        state_dir: each process leaves a file there that says how its plugin is (`KVEVENTS_STATE_DIR`).
+
+    Raises:
+        ConfigError: neither ZMQ nor JetStream is on.
+    """
+
+    coalesce: Coalescing = "chain"
+    recorder: bool = False
+    snapshot: bool = False
+    zmq: bool = True
+    jetstream: bool = False
+    stand_in: bool = False
+    worker_id: str | None = None
+    worker_url: str | None = None
+    state_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.zmq and not self.jetstream:
+            raise ConfigError("KVEVENTS_ZMQ is off and KVEVENTS_NATS_SERVERS is not set: there is nowhere to publish")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Settings as the variables `KVEVENTS_*` say.
+
+        Raises:
+            ConfigError: a value that cannot work; the message names the variable.
+        """
+        levels: tuple[Coalescing, ...] = get_args(Coalescing)
+        wanted = environment.get("KVEVENTS_COALESCE") or "chain"
+        coalesce = next((level for level in levels if level == wanted), None)
+        if coalesce is None:
+            raise ConfigError(f"KVEVENTS_COALESCE: expected one of {', '.join(levels)}, got {wanted!r}")
+        state_dir = environment.get("KVEVENTS_STATE_DIR")
+        return cls(
+            coalesce=coalesce,
+            recorder=_switch(environment, "KVEVENTS_RECORDER", default=False),
+            snapshot=_switch(environment, "KVEVENTS_SNAPSHOT", default=False),
+            zmq=_switch(environment, "KVEVENTS_ZMQ", default=True),
+            jetstream=bool(environment.get("KVEVENTS_NATS_SERVERS")),
+            stand_in=_switch(environment, "KVEVENTS_VLLM", default=False),
+            worker_id=environment.get("KVEVENTS_WORKER_ID") or None,
+            worker_url=environment.get("KVEVENTS_WORKER_URL") or None,
+            state_dir=Path(state_dir) if state_dir else None,
+        )
+
+    def worker_name(self, endpoint: str) -> str:
+        """The worker's name in the fleet: as given, or the host's and the endpoint's port or path."""
+        return self.worker_id or f"{socket.gethostname()}:{endpoint.rpartition('/')[2].rpartition(':')[2]}"
+
+
+def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables that look like ours and are none, each with what was probably meant."""
+    found = []
+    for name in sorted(environment):
+        if not name.startswith("KVEVENTS_") or name in _OURS or name in _BROKERS or name.startswith(_BROKER_PREFIX):
+            continue
+        close = difflib.get_close_matches(name, [*_OURS, *_BROKERS], n=1)
+        found.append(f"{name} is no setting of kvevents" + (f"; did you mean {close[0]}?" if close else ""))
+    return found
+
+
+def _switch(environment: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = environment.get(name)
+    if value is None:
+        return default
+    if value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    raise ConfigError(f"{name}: expected 1 or 0, got {value!r}")
