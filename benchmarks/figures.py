@@ -212,10 +212,45 @@ def tiers(rows: list[Row]) -> Iterator[Figure]:
         yield Figure(f"below the device: {row['below_the_device']}; page {row['page_size']}", f"{steps} us a page")
 
 
+def plugin(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        us = row["us_per_page"]
+        yield at_least(
+            f"in SGLang's Python tree, page {row['page_size']}, us a page",
+            str(us["ours"]),
+            row["sglang_over_ours"],
+            None,
+            peer=f"SGLang {us['sglang']}",
+        )
+        yield Figure(
+            f"encoded and merged on the engine's thread, page {row['page_size']}, us for 64 pages",
+            str(row["engine_thread_us_per_batch"]),
+        )
+
+
+def jetstream(rows: list[Row]) -> Iterator[Figure]:
+    sustained, log, snapshot_row = rows
+    yield Figure(
+        f"blocks a second for {sustained['seconds']:g} s, the broker killed halfway",
+        f"{sustained['blocks_per_s']:,}",
+        ratio=f"{sustained['missing']} batches missing",
+        goal="100,000 and nothing missing",
+        met=sustained["blocks_per_s"] >= 99_000 and sustained["equal"] and not sustained["missing"],
+    )
+    for part in ("workers", "broker", "consumer"):
+        share = sustained[f"{part}_cpu_s"] / sustained["seconds"]
+        yield Figure(f"of a core for that: {part}", f"{share:.0%}")
+    for row in (log, snapshot_row):
+        what = row["figure"].replace("new consumer, ", "")
+        yield Figure(f"a new consumer to live, {row['blocks_held']:,} distinct blocks, {what}", f"{row['to_live_s']} s")
+
+
 QUESTIONS: dict[str, Question] = {
     "record": Question("What does it cost an engine to announce a page?", record),
+    "plugin": Question("What does recording cost inside SGLang?", plugin),
     "coalesce": Question("How many events are left when neighbours in a chain are joined?", coalesce),
     "levels": Question("Do consumers that know only the reference rule read every level?", levels),
+    "jetstream": Question("Does a fleet's log keep up, and lose nothing over the broker's death?", jetstream),
     "end_to_end": Question("What does it cost to follow a fleet, from socket to query?", end_to_end),
     "apply": Question("What does it cost to apply a batch?", apply),
     "match": Question("How long does a match take?", match),

@@ -12,6 +12,7 @@ from kvevents.errors import ConfigError, WireError
 pytest.importorskip("nats", reason="nats-py is not installed: the extra `nats`")
 
 from kvevents.transport.jetstream import JetStreamSettings, NatsAccess
+from kvevents.transport.jetstream.feed import read_place
 from kvevents.transport.jetstream.names import MessageId, Names, from_token, to_token
 
 
@@ -118,3 +119,18 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=match):
             access.options()
+
+
+@pytest.mark.parametrize(
+    ("reply", "place"),
+    [
+        ("$JS.ACK.KVEVENTS_f.x.1.70.3.1796019793259971861.19", (70, 3, 19)),
+        ("$JS.ACK.hub.ACC.KVEVENTS_f.x.1.70.3.1796019793259971861.19", (70, 3, 19)),
+        ("$JS.ACK._.ACC.KVEVENTS_f.x.1.70.3.1796019793259971861.19.abc", (70, 3, 19)),
+        ("", None),
+        ("_INBOX.abc.def", None),
+        ("$JS.ACK.s.c.1.x.3.1.19", None),
+    ],
+)
+def test_the_place_of_a_delivery_is_read_in_every_form(reply: str, place: tuple[int, int, int] | None) -> None:
+    assert read_place(reply) == place

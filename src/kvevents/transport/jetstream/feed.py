@@ -11,7 +11,7 @@ from kvevents.transport.jetstream.connection import Connection
 
 _SILENT_HEARTBEATS = 3
 _PENDING_BYTES = 256 << 20
-_ACK_TOKENS = 9  # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>
+_ACK_TOKENS = 9
 _LAST_EACH = "last_per_subject"
 
 
@@ -34,6 +34,20 @@ class Delivery(NamedTuple):
 
 
 OnDelivery: TypeAlias = Callable[[Delivery], Awaitable[None]]
+
+
+def read_place(reply: str) -> tuple[int, int, int] | None:
+    """Position in the stream, number among the consumer's deliveries, and messages to come, from a reply subject.
+
+    Brokers write `$JS.ACK.<stream>.<consumer>.<delivered>.<position>.<number>.<time>.<pending>`, some with domain and
+    account before the stream and a token at the end. None: it is none of these.
+    """
+    tokens = reply.split(".")
+    if len(tokens) > _ACK_TOKENS:
+        tokens = tokens[2 : _ACK_TOKENS + 2]
+    if len(tokens) != _ACK_TOKENS or not (tokens[5].isdecimal() and tokens[6].isdecimal() and tokens[8].isdecimal()):
+        return None
+    return int(tokens[5]), int(tokens[6]), int(tokens[8])
 
 
 class Feed:
@@ -123,12 +137,10 @@ class Feed:
         if "Status" in headers:
             await self._on_status(headers, message.reply)
             return
-        tokens = message.reply.split(".")
-        if len(tokens) < _ACK_TOKENS:
+        place = read_place(message.reply)
+        if place is None:
             return
-        if len(tokens) > _ACK_TOKENS:  # newer brokers put domain and account before the stream, and a token at the end
-            tokens = tokens[2 : _ACK_TOKENS + 2]
-        position, delivered, pending = int(tokens[5]), int(tokens[6]), int(tokens[8])
+        position, delivered, pending = place
         if delivered != self._delivered + 1:
             self._miss(delivered - 1)
             return
