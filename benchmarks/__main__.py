@@ -1,4 +1,4 @@
-"""Every benchmark in turn, each in a process of its own, then the page of their results.
+"""Every benchmark in turn, each in a process of its own.
 
 python -m benchmarks [NAME ...]
 """
@@ -8,8 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-from benchmarks.render import render
 
 FOLDER = Path(__file__).parent
 
@@ -32,7 +30,6 @@ def main() -> int:
         print(f"[{number}/{len(names)}] {name}, {time.monotonic() - started:.0f} s after the start", file=sys.stderr)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=FOLDER.parent, check=False).returncode:
             failed.append(name)
-    render()
     print(f"done after {time.monotonic() - started:.0f} s", file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -150,6 +150,26 @@ def snapshot(rows: list[Row]) -> Iterator[Figure]:
         yield at_most("peak memory over the index", f"{row['resident_growth_mb']:g} MB more", peak, 2)
 
 
+def publish(rows: list[Row]) -> Iterator[Figure]:
+    by_case = {row["case"]: row for row in rows}
+    floor = f"a queue alone, p99 {by_case['floor']['p99_us']:g} us"
+    for case, row in by_case.items():
+        if case.startswith("stopped consumer"):
+            ours = f"p50 {row['p50_us']:g} us, p99.9 {row['p999_us']:g} us"
+            yield at_most(
+                f"`publish` of {row['payload_bytes']:,} bytes; {case}; p99",
+                ours,
+                row["p99_us"],
+                50,
+                unit=" us",
+                floor=floor,
+            )
+    memory = by_case["memory"]
+    bound, grown = memory["bound_bytes"] / 2**20, memory["grown_bytes"] / 2**20
+    what = f"memory after {memory['published_bytes'] / 2**20:,.0f} MiB that nobody took"
+    yield at_most(what, f"{grown:,.0f} MiB more", round(grown, 1), round(bound, 1), unit=" MiB")
+
+
 def end_to_end(rows: list[Row]) -> Iterator[Figure]:
     for row in rows:
         what = f"{row['shape']}; block {row['block_size']}"
@@ -251,6 +271,7 @@ QUESTIONS: dict[str, Question] = {
     "coalesce": Question("How many events are left when neighbours in a chain are joined?", coalesce),
     "levels": Question("Do consumers that know only the reference rule read every level?", levels),
     "jetstream": Question("Does a fleet's log keep up, and lose nothing over the broker's death?", jetstream),
+    "publish": Question("What does publishing cost the engine's thread while nobody takes anything?", publish),
     "end_to_end": Question("What does it cost to follow a fleet, from socket to query?", end_to_end),
     "apply": Question("What does it cost to apply a batch?", apply),
     "match": Question("How long does a match take?", match),

@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def save(question: str, method: str, rows: list[dict[str, Any]], **versions: str) -> None:
-    """Write `results/<question>.json`, and the rows to stdout, a line each.
+    """Write `results/<question>.json`, the page of results anew, and the rows to stdout, a line each.
 
     Args:
         question: the benchmark's name.
@@ -44,4 +44,7 @@ def save(question: str, method: str, rows: list[dict[str, Any]], **versions: str
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{question}.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    from benchmarks.render import render  # noqa: PLC0415 - the page is made of what is written here
+
+    render()
     print(f"{question}: written to {path}", file=sys.stderr)
