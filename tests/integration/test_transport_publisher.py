@@ -123,6 +123,11 @@ def test_a_batch_of_another_rank_is_refused_where_it_would_be_taken_for_that_ran
         assert publisher.publish(payload) == 0
 
 
+def test_an_inproc_name_is_free_again_once_its_publisher_is_closed() -> None:
+    for _ in range(50):
+        ZmqPublisher("inproc://again", replay_endpoint="inproc://again-replay").close()
+
+
 def test_batches_that_name_no_rank_and_bytes_that_are_no_batch_pass() -> None:
     with ZmqPublisher("inproc://no-rank", dp_rank=3) as publisher:
         for payload in (b"", b"\xc1", b"\x92\x00\x90", b"\x93\x00\x90\xc0", b"\x82\xa2ts\x00\xa6events\x90"):

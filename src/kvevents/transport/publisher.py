@@ -17,7 +17,7 @@ from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
 from kvevents.transport.snapshot import SnapshotProvider
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import bind_socket, connect_socket, new_context, open_socket
+from kvevents.transport.sockets import bind_socket, connect_socket, new_context, open_socket, release_name
 from kvevents.wire import Dialect, encode_batch
 
 _MAX_FIXINT = 0x7F
@@ -244,6 +244,7 @@ class ZmqPublisher:
                 self._replays.close()
             if self._snapshots is not None:
                 self._snapshots.close()
+            release_name(self._pub, self.endpoint)
             self._pub.close()
             self._context.term()
 

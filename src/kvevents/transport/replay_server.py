@@ -10,7 +10,7 @@ import zmq
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
 from kvevents.transport.snapshot import SNAPSHOT_MARK
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket
+from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket, release_name
 from kvevents.transport.wakeup import Wakeup
 
 
@@ -103,6 +103,7 @@ class ReplayServer:
                 while not self._closing and self._serve():
                     pass
         finally:
+            release_name(self._router, self.endpoint)
             self._router.close(self._linger_ms)
             self._wakeup.close()
 

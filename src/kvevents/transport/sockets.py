@@ -1,5 +1,6 @@
 """Opens ZMQ sockets with errors that name the address and what to do."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -68,6 +69,13 @@ def bind_socket(sock: ZmqSocket, endpoint: str) -> str:
     address = sock.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(address, bytes)
     return address.rstrip(b"\0").decode()
+
+
+def release_name(sock: ZmqSocket, address: str) -> None:
+    """Lets go of an inproc name at once; ZMQ does so by and by, as it closes sockets."""
+    if Endpoint.parse(address).transport == "inproc":
+        with contextlib.suppress(zmq.ZMQError):  # it was not bound
+            sock.unbind(address)
 
 
 def connect_socket(sock: ZmqSocket, endpoint: str) -> str:
