@@ -74,6 +74,13 @@ class TestOutOfOrder:
         fleet.apply(store(C, parent=B, tokens=[5, 6]), remove(C), AB)
         assert fleet.total() == 2
 
+    def test_a_circle_that_a_root_cuts_leaves_no_block_that_nobody_needs(self, fleet: Fleet) -> None:
+        """D waits below C, C below B, B below A, and A below D; D is gone when A turns out to be a root."""
+        fleet.apply(store(D, A, parent=C, tokens=[7, 8, 1, 2]), remove(D))
+        fleet.apply(store(B, C, parent=A, tokens=[3, 4, 5, 6]))
+        fleet.apply(store(A, tokens=[1, 2]))
+        assert fleet.total() == 3
+
 
 def test_a_store_with_an_unknown_parent_is_never_a_root(fleet: Fleet) -> None:
     fleet.apply(store(C, parent=B, tokens=[5, 6]))

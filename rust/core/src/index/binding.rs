@@ -77,6 +77,11 @@ impl Source {
             }
             above = self.place(forest, store, index, above, change, &mut wait);
         }
+        // What its blocks waited for until now may have found a place that nobody needs any more.
+        for index in 0..self.loosened.len() {
+            let place = forest.find(self.member, self.loosened[index]);
+            self.leave_idle(forest, place);
+        }
     }
 
     /// Hold a block, placed below what stands above it if that is known. Gives what stands above the next one.

@@ -66,13 +66,19 @@ impl Source {
             let hole = forest.foresee(block, self.member, Change::Hollow, full);
             forest.set_holders(block, hole.to);
         } else {
-            let mut next = self.leave(forest, block, outcome.to);
-            while let Some(parent) = next.filter(|&parent| self.is_idle(forest, parent)) {
-                let outcome = forest.foresee(parent, self.member, Change::Clear, full);
-                next = self.leave(forest, parent, outcome.to);
-            }
+            let above = self.leave(forest, block, outcome.to);
+            self.leave_idle(forest, above);
         }
         true
+    }
+
+    /// Leave a block if it needs it for nothing, then the one above, and so on upwards.
+    pub(super) fn leave_idle(&mut self, forest: &mut Forest, block: Option<BlockNumber>) {
+        let mut next = block;
+        while let Some(block) = next.filter(|&block| self.is_idle(forest, block)) {
+            let outcome = forest.foresee(block, self.member, Change::Clear, self.groups.full());
+            next = self.leave(forest, block, outcome.to);
+        }
     }
 
     /// Whether it holds neither a block nor any below it.
