@@ -17,7 +17,7 @@ fn setting(name: &str, default: u64) -> u64 {
 pub fn target(name: &str) -> &'static Target {
     ALL.iter()
         .find(|target| target.name == name)
-        .expect("wire, coalesce, index, snapshot or hash")
+        .expect("one of `targets::ALL`")
 }
 
 /// Run a target on inputs from a seed (`FUZZ_SEED`). One that breaks a law is written to `target/fuzz`.

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `dice` | random choices from a seed |
 //! | `tree`, `mutation` | msgpack taken apart, and put together otherwise |
+//! | `stream` | payloads about a few blocks, over and over |
 //! | `corpus`, `case` | recorded payloads, and sequences of payloads as one input |
+//! | `consumer` | what those hold who hear events |
 //! | `allocation` | what a call allocates |
 //! | `targets` | the laws, a file for each part |
 //! | `campaign` | a number of inputs from a seed; what broke a law is kept in a file |
@@ -15,8 +17,10 @@
 pub mod allocation;
 pub mod campaign;
 pub mod case;
+pub mod consumer;
 pub mod corpus;
 pub mod dice;
 pub mod mutation;
+pub mod stream;
 pub mod targets;
 pub mod tree;

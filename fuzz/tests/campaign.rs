@@ -26,3 +26,13 @@ fn snapshot() {
 fn hash() {
     run(target("hash"));
 }
+
+#[test]
+fn image() {
+    run(target("image"));
+}
+
+#[test]
+fn log() {
+    run(target("log"));
+}

@@ -2,14 +2,16 @@
 
 mod coalesce;
 mod hash;
+mod image;
 mod index;
+mod log;
 mod snapshot;
 mod wire;
 
 use crate::case::Case;
 use crate::corpus::PAYLOADS;
 use crate::dice::Dice;
-use crate::mutation;
+use crate::{mutation, stream};
 
 /// A part of the core under test.
 #[derive(Debug)]
@@ -25,11 +27,13 @@ pub struct Target {
 }
 
 /// Every target.
-pub const ALL: [Target; 5] = [
+pub const ALL: [Target; 7] = [
     wire::TARGET,
     coalesce::TARGET,
     index::TARGET,
     snapshot::TARGET,
+    image::TARGET,
+    log::TARGET,
     hash::TARGET,
 ];
 
@@ -43,29 +47,29 @@ fn payload(dice: &mut Dice) -> Vec<u8> {
     }
 }
 
-/// A few payloads that have to do with each other: some are made of the one before.
+/// A few payloads that have to do with each other: they are about the same blocks, or made of the one before.
 fn case(dice: &mut Dice) -> Vec<u8> {
+    let is_stream = dice.once_in(2);
     let mut payloads: Vec<Vec<u8>> = Vec::new();
     for _ in 0..=dice.below(6) {
         let next = match payloads.last() {
+            _ if is_stream && !dice.once_in(8) => stream::payload(dice),
             Some(last) if !dice.once_in(3) => mutation::payload(last, &PAYLOADS, dice),
             _ => payload(dice),
         };
         payloads.push(next);
     }
-    Case {
-        seed: dice.number(),
-        payloads,
-    }
-    .write()
+    let seed = dice.number();
+    Case { seed, payloads }.write()
 }
 
 /// A case with one of its payloads changed, or with other settings.
 fn other_case(data: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut case = Case::read(data);
-    match dice.below(8) {
+    match dice.below(12) {
         0 => case.seed = dice.number(),
         1 => case.payloads.push(payload(dice)),
+        2 | 3 => case.payloads.push(stream::payload(dice)),
         _ if case.payloads.is_empty() => case.payloads.push(payload(dice)),
         _ => {
             let place = dice.below(case.payloads.len());

@@ -2,7 +2,7 @@
 
 use kvevents_core::wire::{
     Batch, Dialect, EngineHash, Event, Limits, NoPlace, Raw, Value, Writer, begin_batch, end_batch, read_batch,
-    read_batch_with_ids, write_event,
+    read_batch_with_ids, read_rank, write_event,
 };
 
 use super::{Target, payload};
@@ -37,6 +37,7 @@ fn check(data: &[u8]) -> bool {
         "{bytes} bytes for a payload of {}",
         data.len()
     );
+    let _ = read_rank(data);
     let with_ids = read.as_ref().map(|batch| says(batch));
     let read = read_batch(data, &Limits::default());
     assert_eq!(
@@ -52,6 +53,7 @@ fn check(data: &[u8]) -> bool {
             assert!(tight.is_err(), "what is broken is broken under any limits");
         }
         Ok(batch) => {
+            assert_eq!(read_rank(data), Ok(batch.dp_rank), "the rank can be read alone");
             check_batch(batch);
             if let Ok(tight) = &tight {
                 assert!(tight.events.len() <= batch.events.len());
