@@ -40,6 +40,11 @@ def follow(settings: JetStreamSettings, index: PrefixIndex, grace_s: float = 30.
     return JetStreamSubscriber(settings, index, snapshots=index, grace_s=grace_s)
 
 
+def gpu(index: PrefixIndex, worker: str = "w") -> set[int]:
+    """What a worker's rank 0 holds."""
+    return index.holdings(worker).get(0, {}).get("GPU", set())
+
+
 def has_read(subscriber: JetStreamSubscriber, position: int) -> bool:
     return subscriber.position >= position
 
@@ -124,7 +129,7 @@ def test_a_snapshot_that_is_no_use_is_passed_over_and_that_is_said(
             expect_live(subscriber)
             assert "expected a snapshot that begins with" in (subscriber.snapshot_problem or "")
             assert "is not used" in caplog.text
-            assert index.holdings("w")[0]["GPU"] == {1_000}
+            assert gpu(index) == {1_000}
             subscriber.save_snapshot()
             assert subscriber.snapshot_problem is None
 
@@ -145,7 +150,7 @@ def test_snapshots_are_saved_by_themselves_by_one_of_many(settings: JetStreamSet
         with follow(settings, late) as newcomer:
             expect_live(newcomer)
             assert newcomer.state("w").counters.applied == 0
-            assert late.holdings("w")[0]["GPU"] == {0, 1_000}
+            assert gpu(late) == {0, 1_000}
 
 
 def test_a_snapshot_needs_an_index_a_broker_and_room(server: NatsServer, tmp_path: Path) -> None:
@@ -202,8 +207,8 @@ def test_a_worker_whose_lease_runs_out_is_lost_and_its_blocks_leave_after_the_gr
             ["live", "lost"],
             ["lost", "live"],
         )
-        wait_until(lambda: not index.holdings("goes")[0]["GPU"], lambda: index.holdings("goes"))
-        assert index.holdings("stays")[0]["GPU"] == {1_000}
+        wait_until(lambda: not gpu(index, "goes"), lambda: index.holdings("goes"))
+        assert gpu(index, "stays") == {1_000}
         assert [record.worker for record in subscriber.workers()] == ["stays"]
         expect_live(subscriber)
 
@@ -214,9 +219,9 @@ def test_a_worker_that_ends_in_good_order_leaves_at_once(settings: JetStreamSett
         with JetStreamPublisher(settings, "w") as publisher:
             publisher.publish(store(1))
             expect_live(subscriber)
-            wait_until(lambda: index.holdings("w")[0]["GPU"], subscriber.states)
+            wait_until(lambda: gpu(index), subscriber.states)
         expect(subscriber, State.LOST, Reason.LEFT)
-        wait_until(lambda: not index.holdings("w")[0]["GPU"], lambda: index.holdings("w"))
+        wait_until(lambda: not gpu(index), lambda: index.holdings("w"))
 
 
 def test_a_worker_that_was_away_for_long_is_read_again(server: NatsServer, settings: JetStreamSettings) -> None:
@@ -232,11 +237,11 @@ def test_a_worker_that_was_away_for_long_is_read_again(server: NatsServer, setti
         expect_live(subscriber)
         with silenced(publisher):
             expect(subscriber, State.LOST, Reason.LEASE_EXPIRED)
-            wait_until(lambda: not index.holdings("w")[0]["GPU"], lambda: index.holdings("w"))
+            wait_until(lambda: not gpu(index), lambda: index.holdings("w"))
             publisher.publish(store(20))
         expect_live(subscriber)
         wait_until(lambda: subscriber.state("w").last_sequence == 20, subscriber.states)
-        assert index.holdings("w")[0]["GPU"] == {number * 1_000 for number in range(21)}
+        assert gpu(index) == {number * 1_000 for number in range(21)}
         assert subscriber.state("w").counters.restarts == 0
 
 
@@ -252,8 +257,8 @@ def test_workers_of_the_past_are_lost_for_a_new_consumer(settings: JetStreamSett
         with JetStreamSubscriber(settings, index, grace_s=0.1) as subscriber:
             expect(subscriber, State.LOST, Reason.LEASE_EXPIRED, worker="old")
             expect_live(subscriber)
-            wait_until(lambda: not index.holdings("old")[0]["GPU"], lambda: index.holdings("old"))
-            assert index.holdings("new")[0]["GPU"] == {2_000}
+            wait_until(lambda: not gpu(index, "old"), lambda: index.holdings("old"))
+            assert gpu(index, "new") == {2_000}
 
 
 def die(publisher: JetStreamPublisher) -> None:

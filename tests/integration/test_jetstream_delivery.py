@@ -3,14 +3,15 @@
 import contextlib
 import functools
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvevents.errors import TransportError
-from kvevents.events import AllBlocksCleared, BlockRemoved, KVEventBatch
-from kvevents.index import PrefixIndex
+from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
+from kvevents.index import GroupSpec, PrefixIndex
 from kvevents.transport import Reason, State
 from kvevents.wire import encode_batch
 from nats_server import NatsServer, running_nats, wait_until
@@ -213,6 +214,44 @@ def test_a_publisher_without_a_broker_never_waits_and_says_why(tmp_path: Path) -
             publisher.wait_ready(0.5)
     with pytest.raises(TransportError, match="closed"):
         publisher.publish(store(1))
+
+
+def test_a_broker_that_hangs_is_noticed_and_loses_nothing(server: NatsServer) -> None:
+    settings = settings_for(server, heartbeat_s=0.2, connect_timeout_s=0.5)
+    sink = RecordingSink()
+    with JetStreamSubscriber(settings, sink) as subscriber, JetStreamPublisher(settings, "w") as publisher:
+        publisher.publish(store(0))
+        publisher.wait_ready(20.0)
+        expect_live(subscriber)
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        publisher.publish(store(1))
+        expect(subscriber, State.LOST, Reason.CONNECTION_LOST)
+        wait_until(lambda: not publisher.stats().broker.connected, publisher.stats)
+        server.process.send_signal(signal.SIGCONT)
+        publisher.wait_ready(20.0)
+        wait_until(lambda: sink.sequences() == [0, 1], subscriber.states)
+        expect_live(subscriber)
+
+
+def test_what_the_registry_says_of_a_worker_reaches_the_index(settings: JetStreamSettings) -> None:
+    """A hybrid model whose engine announces groups without their kind, and a source that announces blocks again."""
+    index = PrefixIndex(PAGE)
+    groups = (GroupSpec("full_attention"), GroupSpec("sliding_window", window=2 * PAGE))
+    tokens = list(range(4 * PAGE))
+    hashes = [1, 2, 3, 4]
+    both = [BlockStored(hashes, None, tokens, PAGE, medium="GPU", group_idx=group) for group in (0, 1)]
+    gone = BlockRemoved([1, 2, 3], medium="GPU", group_idx=1)
+    with (
+        JetStreamSubscriber(settings, index) as subscriber,
+        JetStreamPublisher(settings, "w", block_size=PAGE, residency="set", groups=groups) as publisher,
+    ):
+        publisher.publish(KVEventBatch(0.0, [*both, *both, gone]))
+        wait_until(lambda: subscriber.position == 1, subscriber.states)
+        expect_live(subscriber)
+        assert subscriber.callback_errors == 0
+        [match] = index.match(tokens)
+    assert (match.total, match.usable) == (4, 0)  # the window has no whole stretch left
 
 
 def test_an_engine_that_starts_again_replaces_what_it_held(settings: JetStreamSettings) -> None:

@@ -77,6 +77,7 @@ class Broker:
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event = asyncio.Event()
         self._linger_s = 0.0
+        self._closing: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
 
@@ -147,25 +148,28 @@ class Broker:
         if self._linger_s:
             await asyncio.wait({running}, timeout=self._linger_s)
         await _end(running)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await _end(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     async def _run(self) -> None:
         pause = self._settings.retry_s
         for attempt in itertools.count():
-            server = self._settings.servers[attempt % len(self._settings.servers)]
             if self.stopping and not self._has_work():
                 return
+            server = self._settings.servers[attempt % len(self._settings.servers)]
+            connection = Connection(server, self._settings)
+            began = time.monotonic()
             try:
-                connection = await Connection.open(server, self._settings, self._name)
-            except (KVEventsError, OSError) as error:
-                self._fail(str(error))
-            else:
+                await connection.connect(self._name)
                 self._note(connected=True, reason=f"connected to {server}")
-                began = time.monotonic()
                 if await self._hold(connection) and self.stopping:
                     return
-                if time.monotonic() - began > self._settings.retry_max_s:
-                    pause = self._settings.retry_s
+            except (KVEventsError, OSError) as error:
+                self._fail(str(error))
+            finally:
+                await self._close(connection)
+            if time.monotonic() - began > self._settings.retry_max_s:
+                pause = self._settings.retry_s
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause)
                 await asyncio.sleep(self._settings.retry_s)  # stopping with work to do: go on trying
@@ -191,7 +195,13 @@ class Broker:
         finally:
             self._connection = None
             await _end(serving, closed)
-            await connection.close()
+
+    async def _close(self, connection: Connection) -> None:
+        """Closes a connection in a task that outlives a cancellation."""
+        closing = asyncio.create_task(connection.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.wait({closing})
 
     def _fail(self, reason: str) -> None:
         if reason != self._status.reason:

@@ -43,33 +43,46 @@ class Connection:
 
     @classmethod
     async def open(cls, server: str, settings: JetStreamSettings, name: str) -> Self:
-        """Connects once.
+        """Makes one and connects it; closes it if that fails.
+
+        Raises:
+            TransportError: see `connect`.
+            ConfigError: see `connect`.
+        """
+        connection = cls(server, settings)
+        try:
+            await connection.connect(name)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def connect(self, name: str) -> None:
+        """Connects, once. Whatever comes of it, `close` is to follow.
 
         Raises:
             AccessRefused: wrong credentials.
             TransportError: nothing answers there, or no NATS server does, or TLS fails.
             ConfigError: a file of the credentials cannot be used.
         """
-        connection = cls(server, settings)
+        settings = self._settings
         options = settings.access.options()
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                await connection.client.connect(
-                    server,
+                await self.client.connect(
+                    self.server,
                     name=name,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                     ping_interval=max(1, round(settings.heartbeat_s)),
                     max_outstanding_pings=3,
-                    error_cb=connection._on_error,
-                    closed_cb=connection._on_closed,
+                    error_cb=self._on_error,
+                    closed_cb=self._on_closed,
                     **options,
                 )
         except (OSError, TimeoutError, ValueError, ImportError, nats.errors.Error) as error:
-            await connection.close()
-            raise _explain(error, connection.complaint, server, settings) from None
-        return connection
+            raise _explain(error, self.complaint, self.server, settings) from None
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -117,6 +130,11 @@ class Connection:
         with contextlib.suppress(Exception):  # it is gone already, or a TLS handshake that failed never ends
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self.client.close()
+        transport = self.client._transport  # noqa: SLF001 - nats-py leaves it open where closing fails midway
+        if transport is not None:
+            with contextlib.suppress(Exception):
+                transport.close()  # type: ignore[no-untyped-call]
+        await asyncio.sleep(0)  # the socket is closed in the loop's next turn
 
     async def _on_error(self, error: Exception) -> None:
         self.complaint = str(error).removeprefix("nats: ") or type(error).__name__

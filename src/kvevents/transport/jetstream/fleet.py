@@ -75,9 +75,8 @@ class Fleet:
         return {(source.worker, source.rank): source.state() for source in self}
 
     def is_live(self, at_least: int) -> bool:
-        """Whether so many sources are not lost, and all of those are live."""
-        states = [source.state().state for source in self]
-        standing = [state for state in states if state is not State.LOST]
+        """Whether so many sources are not lost, and all of those are live, and whoever is told knows it."""
+        standing = [source.told for source in self if source.told is not State.LOST]
         return len(standing) >= at_least and all(state is State.LIVE for state in standing)
 
     def records(self) -> list[WorkerRecord]:
@@ -134,9 +133,10 @@ class Fleet:
 
     def _register(self, record: WorkerRecord) -> None:
         add_worker: Callable[..., object] | None = getattr(self._sink, "add_worker", None)
-        if add_worker is not None and record.block_size is not None:
+        if add_worker is not None and (record.block_size or record.residency != "counted" or record.groups):
+            groups = dict(enumerate(record.groups)) or None
             with self._counting_errors("the sink's add_worker"):
-                add_worker(record.worker, block_size=record.block_size)
+                add_worker(record.worker, block_size=record.block_size, residency=record.residency, groups=groups)
 
     def _tell(self, source: LogSource) -> None:
         state = source.state()
@@ -144,10 +144,11 @@ class Fleet:
         if set_state is not None:
             with self._counting_errors("the sink's set_state"):
                 set_state(source.worker, source.rank, str(state.state))
-        self._on_change()
         if self._on_state is not None:
             with self._counting_errors("on_state"):
                 self._on_state(source.worker, source.rank, state)
+        source.told = state.state
+        self._on_change()
 
     @contextlib.contextmanager
     def _counting_errors(self, what: str) -> Iterator[None]:

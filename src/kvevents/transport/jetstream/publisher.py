@@ -12,6 +12,8 @@ from nats.aio.msg import Msg
 
 from kvevents.errors import ConfigError, TransportError
 from kvevents.events import KVEventBatch
+from kvevents.index import GroupSpec
+from kvevents.transport.jetstream.bell import Bell
 from kvevents.transport.jetstream.broker import Broker, BrokerStatus, must_connect
 from kvevents.transport.jetstream.connection import Connection
 from kvevents.transport.jetstream.names import MESSAGE_ID, MessageId
@@ -19,6 +21,7 @@ from kvevents.transport.jetstream.outbox import Outbox
 from kvevents.transport.jetstream.registry import WorkerRecord, read_acknowledgement, renew, withdraw
 from kvevents.transport.jetstream.settings import JetStreamSettings
 from kvevents.transport.jetstream.store import ensure_buckets, ensure_stream, read_message_id, read_stream
+from kvevents.transport.source import Residency
 from kvevents.wire import Dialect, encode_batch
 
 _WINDOW = 512
@@ -73,6 +76,8 @@ class JetStreamPublisher:
         keep_bytes: the same in bytes.
         dialect: how batches given as `KVEventBatch` are encoded.
         block_size: tokens in a block of the worker's events, for consumers; None: not said.
+        residency: how its blocks are counted, as in `Source`.
+        groups: the KV cache groups of a hybrid model, as in `Source`.
         url: where the worker takes requests, for routers; None: not said.
         linger_s: how long `close` waits for the broker to take what is queued.
 
@@ -92,6 +97,8 @@ class JetStreamPublisher:
         keep_bytes: int = 32 << 20,
         dialect: Dialect = "sglang",
         block_size: int | None = None,
+        residency: Residency = "counted",
+        groups: tuple[GroupSpec, ...] = (),
         url: str | None = None,
         linger_s: float = 5.0,
     ) -> None:
@@ -106,7 +113,14 @@ class JetStreamPublisher:
         self._names = settings.names
         self._subject = self._names.subject(worker_id, dp_rank)
         self._record = WorkerRecord(
-            worker_id, dp_rank, secrets.token_hex(8), settings.lease_s, block_size=block_size, url=url
+            worker_id,
+            dp_rank,
+            secrets.token_hex(8),
+            settings.lease_s,
+            block_size=block_size,
+            residency=residency,
+            groups=groups,
+            url=url,
         )
         self._dialect = dialect
         self._linger_s = linger_s
@@ -132,6 +146,7 @@ class JetStreamPublisher:
             self._serve,
             has_work=lambda: not self._outbox.is_settled,
         )
+        self._bell = Bell(lambda: self._broker.call_soon(self._wake.set), "kvevents-jetstream-bell")
         self._broker.start()
 
     @property
@@ -158,7 +173,7 @@ class JetStreamPublisher:
             raise TransportError(f"the publisher of {self._record.worker!r} is closed")
         sequence, may_sleep = self._outbox.put(payload)
         if may_sleep:
-            self._broker.call_soon(self._wake.set)
+            self._bell.ring()
         return sequence
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -191,6 +206,7 @@ class JetStreamPublisher:
         self._closing = True
         self._broker.call_soon(self._wake.set)
         self._broker.stop(self._linger_s)
+        self._bell.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,8 +3,10 @@
 import msgspec
 
 from kvevents.errors import TransportError, WireError
+from kvevents.index import GroupSpec
 from kvevents.transport.jetstream.connection import Connection
 from kvevents.transport.jetstream.names import Names
+from kvevents.transport.source import Residency
 
 _OPERATION = "KV-Operation"
 _NO_ANSWER: dict[str, str | int] = {"description": "no JetStream answers there", "err_code": 0}
@@ -23,6 +25,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             has lost something.
         dropped: batches that were dropped.
         block_size: tokens in a block of the worker's events.
+        residency: how its blocks are counted, as in `Source`.
+        groups: the KV cache groups of a hybrid model, by the number that events give them.
         url: where the worker takes requests.
     """
 
@@ -34,6 +38,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     position: int = 0
     dropped: int = 0
     block_size: int | None = None
+    residency: Residency = "counted"
+    groups: tuple[GroupSpec, ...] = ()
     url: str | None = None
 
 

@@ -48,7 +48,9 @@ class LogSource:
         record: what the registry says; None: nothing, or no more.
         lease_until: until when it is taken to be alive, monotonic seconds.
         gone_since: since when it is not, monotonic seconds; None while it is.
+        has_left: its publisher said goodbye.
         is_forgotten: its blocks were dropped after it had been gone for long.
+        told: the last state that whoever listens was told.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class LogSource:
         self.gone_since: float | None = None
         self.is_forgotten = False
         self.has_left = False
+        self.told = State.CONNECTING
         self.incarnation: str | None = None
         self.last: int | None = None
         self.fault: Fault | None = None

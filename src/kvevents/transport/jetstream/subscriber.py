@@ -95,7 +95,7 @@ class JetStreamSubscriber:
 
     @property
     def position(self) -> int:
-        """The last message of the log that was read."""
+        """The last message of the log whose effect is in the sink."""
         return self._place.position
 
     @property
@@ -273,14 +273,14 @@ class JetStreamSubscriber:
                 _note_foreign(delivery, error)
                 if source is not None:
                     source.take_malformed()
-            self._place.note(delivery.position, message_id)
             if source is not None and message_id is not None:
                 if self._caught_up:
                     source.lease_until = max(source.lease_until, time.monotonic() + self._settings.lease_s)
                 if source.is_forgotten:
-                    await self._read_again(connection, source)
+                    await self._read_again(connection, source, delivery.position)
                 else:
                     source.take(message_id, delivery.data, replayed=not self._caught_up)
+            self._place.note(delivery.position, message_id)
             if not self._caught_up:
                 if self._place.position >= self._goal:
                     self._catch_up()
@@ -300,9 +300,9 @@ class JetStreamSubscriber:
                 source.confirm(self._place.position)
                 source.show(self._circumstances())
 
-    async def _read_again(self, connection: Connection, source: LogSource) -> None:
-        """Reads a source's part of the log up to here, from the beginning."""
-        goal, done = self._place.position, asyncio.Event()
+    async def _read_again(self, connection: Connection, source: LogSource, goal: int) -> None:
+        """Reads a source's part of the log from the beginning up to the position `goal`."""
+        done = asyncio.Event()
         source.reset()
 
         async def take(delivery: Delivery) -> None:
@@ -337,7 +337,7 @@ class JetStreamSubscriber:
                 source.show(around)
                 if source.gone_since is None:
                     if source.is_forgotten:
-                        await self._read_again(connection, source)
+                        await self._read_again(connection, source, self._place.position)
                 elif not source.is_forgotten and (source.has_left or around.now - source.gone_since >= self._grace_s):
                     source.forget()
                 elif around.now - source.gone_since > self._settings.max_age_s + self._grace_s:
