@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvevents.index import PrefixIndex
-from kvevents.transport import DeliverySettings, Reason, Source, State, Subscriber
+from kvevents.transport import DeliverySettings, Reason, Source, SourceState, State, Subscriber
 from publishing_process import PAGE, PublishingProcess
 from zmq_peers import until
 
@@ -49,6 +49,33 @@ def test_an_engine_that_is_killed_and_started_anew_replaces_what_it_held(index: 
             until(lambda: subscriber.state("w").state is State.LIVE)
             second.work(20)
             agree(index, second)
+            assert subscriber.state("w").counters.restarts > 0
+
+
+@pytest.mark.parametrize(("batches", "replay"), [(1, True), (60, True), (1, False)])
+def test_an_engine_that_is_back_at_once_is_found_to_be_another_one(
+    index: PrefixIndex, batches: int, replay: bool
+) -> None:
+    """Killed and back, with batches of its own, before anybody has looked."""
+    told: list[SourceState] = []
+    with (
+        PublishingProcess(seed=1) as first,
+        Subscriber([source(first, replay=replay)], index, on_state=lambda *_: told.append(_[2])) as subscriber,
+    ):
+        until(lambda: subscriber.state("w").state in {State.LIVE, State.RECOVERING})
+        first.work(30)
+        until(lambda: first.work(1) or subscriber.state("w").last_sequence is not None)
+        if replay:
+            agree(index, first)
+        first.kill()
+        with PublishingProcess(first.endpoint, first.replay_endpoint, seed=2) as second:
+            second.work(batches)
+            until(lambda: State.LOST in {state.state for state in told})
+            if not replay:
+                until(lambda: subscriber.state("w").state is State.DEGRADED)
+                return
+            agree(index, second)
+            until(lambda: subscriber.state("w").state is State.LIVE)
             assert subscriber.state("w").counters.restarts > 0
 
 
