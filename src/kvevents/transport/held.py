@@ -1,46 +1,37 @@
 """What the sequencing remembers: recent batches by their bytes, and batches that have to wait."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 
 from kvevents.transport.snapshot import digest_of
 
 
-def _digest(payload: bytes) -> int:
-    # Keyed SipHash, different in every process: digests are compared, never kept or sent.
-    return hash(payload)
-
-
 class RecentBatches:
     """Digests of the last `size` batches by sequence number, and of number 0 as long as it counts.
 
-    Besides of one that was never seen, of which a snapshot has told the digest.
+    Besides of one that was never seen, of which a snapshot has told the digest. The others are Python's keyed SipHash,
+    different in every process: they are compared, never kept or sent.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._digests: dict[int, int] = {}
-        self._order: deque[int] = deque()  # the keys of `_digests` as they came; to ask a dictionary is dear
+        self._digests: deque[tuple[int, int]] = deque(maxlen=size)  # ascending: each batch is above the last
         self._first: int | None = None
         self._pledged: tuple[int, bytes] | None = None
 
     def add(self, sequence: int, payload: bytes) -> None:
         """Remembers a batch; the oldest is forgotten when there are too many."""
-        digest = _digest(payload)
+        digest = hash(payload)
         if sequence == 0:
             self._first = digest
-        if sequence not in self._digests:
-            self._order.append(sequence)
-        self._digests[sequence] = digest
-        if len(self._order) > self._size:
-            del self._digests[self._order.popleft()]
+        self._digests.append((sequence, digest))
 
     def same(self, sequence: int, payload: bytes) -> bool | None:
         """Whether `sequence` had these bytes; None if that is not known."""
-        known = self._first if sequence == 0 else self._digests.get(sequence)
+        known = self._first if sequence == 0 else self._find(sequence)
         if known is None and self._pledged is not None and self._pledged[0] == sequence:
             return self._pledged[1] == digest_of(payload)
-        return None if known is None else known == _digest(payload)
+        return None if known is None else known == hash(payload)
 
     def pledge(self, sequence: int, digest: bytes) -> None:
         """`sequence` has bytes of this digest (`digest_of`)."""
@@ -48,13 +39,18 @@ class RecentBatches:
 
     def covers(self, sequence: int) -> bool:
         """Whether `sequence` lies in the range that is remembered (it may have been skipped there)."""
-        return bool(self._order) and sequence >= self._order[0]
+        return bool(self._digests) and sequence >= self._digests[0][0]
 
     def clear(self) -> None:
         """Forgets everything."""
         self._digests.clear()
-        self._order.clear()
         self._first = self._pledged = None
+
+    def _find(self, sequence: int) -> int | None:
+        place = bisect_left(self._digests, (sequence,))
+        if place == len(self._digests) or self._digests[place][0] != sequence:
+            return None
+        return self._digests[place][1]
 
 
 class HeldBatches:

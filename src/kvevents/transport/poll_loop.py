@@ -42,7 +42,8 @@ class PollLoop:
         """Waits until something happens (None: as long as it takes), and handles all of it once."""
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000) + 1)
         ready = [socket for socket, _ in self._poller.poll(timeout_ms)]
-        self._wakeup.clear()
+        if not all(isinstance(socket, zmq.Socket) for socket in ready):
+            self._wakeup.clear()
         while self._calls:
             self._calls.popleft()()
         for socket in ready:

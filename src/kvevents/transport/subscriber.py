@@ -201,9 +201,10 @@ class Subscriber:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._loop.turn(self._patience())
+                due = self._next_deadline()
+                self._loop.turn(None if due is None else due - time.monotonic())
                 now = time.monotonic()
-                for link in list(self._started):
+                for link in list(self._started) if due is not None and now >= due else ():
                     deadline = link.deadline()
                     if deadline is not None and now >= deadline:
                         link.tick()
@@ -213,9 +214,9 @@ class Subscriber:
                 link.close(forget=False)
             self._context.term()
 
-    def _patience(self) -> float | None:
+    def _next_deadline(self) -> float | None:
         deadlines = [deadline for link in self._started if (deadline := link.deadline()) is not None]
-        return min(deadlines) - time.monotonic() if deadlines else None
+        return min(deadlines, default=None)
 
     def _start(self, link: SourceLink) -> None:
         self._started.append(link)
