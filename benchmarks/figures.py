@@ -36,12 +36,10 @@ class Question(NamedTuple):
     Attributes:
         title: the question in a few words.
         figures: of its rows.
-        notes: about what is lost or missed: what the profile shows and what was tried.
     """
 
     title: str
     figures: Callable[[list[Row]], Iterator[Figure]]
-    notes: tuple[str, ...] = ()
 
 
 def at_least(what: str, ours: str, ratio: float, goal: float | None, *, peer: str = "", floor: str = "") -> Figure:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import QUESTIONS, Figure, Question
+from benchmarks.notes import paragraphs
 from benchmarks.results import RESULTS
 
 ROOT = Path(__file__).parent.parent
@@ -101,7 +102,7 @@ def losses(figures: dict[str, list[Figure]]) -> list[str]:
         missed = [figure for figure in of if figure.met is False or figure.loses]
         lines += [f"- {figure.what}: {figure.ratio}{missing(figure)}" for figure in missed]
         if missed:
-            lines += [f"  - {note}" for note in QUESTIONS[name].notes]
+            lines += [f"  - {note}" for note in paragraphs(name)]
     if len(lines) == 2:
         lines.append("Nowhere among the figures above.")
     return [*lines, ""]
