@@ -1,7 +1,10 @@
 """The state machine as a table."""
 
+from pathlib import Path
+
 import pytest
 
+from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.state import TRANSITIONS, Reason, SourceCounters, State, StateMachine
 
 
@@ -42,3 +45,23 @@ def test_what_is_not_in_the_table_does_not_happen() -> None:
     with pytest.raises(KeyError):
         machine.move(Reason.COMPLETE, "out of nothing")
     assert machine.state is State.CONNECTING
+
+
+def test_the_page_on_delivery_has_the_table_and_the_settings() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "delivery.md").read_text()
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")
+    ]
+    table = {row[0]: (row[1], row[2]) for row in rows if len(row) == 4}
+    for cause in set(Reason) - {Reason.IDLE}:
+        befores = {before for before, known in TRANSITIONS if known is cause}
+        (after,) = {TRANSITIONS[before, cause] for before in befores}
+        said = "any" if befores == set(State) else ", ".join(state for state in State if state in befores)
+        assert table.pop(cause) == (after, said)
+    assert not table
+    for name, default in DeliverySettings.__dataclass_fields__.items():
+        (row,) = [row for row in rows if len(row) == 3 and name in row[0].replace("`", "").split(", ")]
+        if isinstance(default.default, float):
+            assert float(row[1]) == default.default
+    for counter in SourceCounters.__struct_fields__:
+        assert f"`{counter}`" in page
