@@ -3,7 +3,7 @@
     python -m benchmarks.end_to_end [--blocks 500000] [--rounds 3]
 
 One process publishes the events of eight workers, a socket each, as fast as it can. A follower in a process of its own
-takes them in and is asked every 10 ms for a prompt whose only block each worker stores last; the clock stops when all
+takes them in and is asked every 20 ms for a prompt whose only block each worker stores last; the clock stops when all
 eight have it. Ours is `Subscriber` and `PrefixIndex`, asked over a pipe; Dynamo's is its standalone indexer with four
 threads, asked over HTTP; the floor receives the same messages in Python and throws them away. All get the same bytes
 from the same publisher; they take turns, each round in new processes; medians of the rounds. Processor time is that of
@@ -53,7 +53,7 @@ SHAPES = (
 BLOCK_SIZES = {16: 1.0, 64: 0.4}
 """With the share of the blocks."""
 PROMPTS = 64
-EVERY_S = 0.01
+EVERY_S = 0.02
 PATIENCE_S = 300.0
 
 
