@@ -164,11 +164,12 @@ class SourceLink:
 
     def apply(self, sequence: int, payload: bytes, /) -> Verdict:
         """Hands a batch to the sink."""
+        source = self.source
         try:
-            report = self._apply(sequence, payload)
+            report = self._sink.apply(source.worker_id, payload, seq=sequence, dp_rank=source.dp_rank)
             if self._is_untouched and getattr(report, "ignored", None) == "duplicate":
                 self.clear()  # the sink remembers an earlier life of this source
-                report = self._apply(sequence, payload)
+                report = self._sink.apply(source.worker_id, payload, seq=sequence, dp_rank=source.dp_rank)
         except WireError as error:
             self._count.refused += 1
             return Verdict(Fault(Reason.BATCH_REFUSED, f"batch {sequence} is broken: {error}", mendable=False))
@@ -179,6 +180,8 @@ class SourceLink:
         self._is_untouched = False
         self._note_rank(report)
         verdict = judge(report, sequence, payload)
+        if verdict is FINE:
+            return verdict
         self._count.skipped += verdict.fault is not None
         if verdict.cleared:
             rank: object = getattr(report, "dp_rank", None)
@@ -225,9 +228,6 @@ class SourceLink:
         rank: object = getattr(report, "dp_rank", None)
         if isinstance(rank, int):
             self._named.add(rank)
-
-    def _apply(self, sequence: int, payload: bytes) -> object:
-        return self._sink.apply(self.source.worker_id, payload, seq=sequence, dp_rank=self.source.dp_rank)
 
     # Sockets.
 

@@ -63,22 +63,28 @@ def restore_part(sink: EventSink, source: Source, part: bytes | memoryview, sequ
 
 def read_report(report: object, sequence: int | None, what: str | None = None) -> Fault | None:
     """What a batch's report says against the picture: an index that left something out is not complete."""
-    what = what or f"batch {sequence}"
+    problem = _problem(report)
+    if problem is None:
+        return None
+    reason, detail = problem
+    return Fault(reason, f"{what or f'batch {sequence}'}{detail}", mendable=False)
+
+
+def _problem(report: object) -> tuple[Reason, str] | None:
     ignored: object = getattr(report, "ignored", None)
     if ignored is not None:
-        return Fault(Reason.BATCH_IGNORED, f"{what} was not applied: {ignored}", mendable=False)
+        return Reason.BATCH_IGNORED, f" was not applied: {ignored}"
     error: object = getattr(report, "error", None)
     if error is not None:
-        return Fault(Reason.SETTING_CONTRADICTED, f"{what}: {error}", mendable=False)
+        return Reason.SETTING_CONTRADICTED, f": {error}"
     dropped: object = getattr(report, "dropped", 0)
     if isinstance(dropped, int) and dropped > 0:
-        detail = f"{what}: {dropped} blocks that waited for their parent or place were dropped"
-        return Fault(Reason.BLOCKS_DROPPED, detail, mendable=False)
+        return Reason.BLOCKS_DROPPED, f": {dropped} blocks that waited for their parent or place were dropped"
     skipped: Any = getattr(report, "skipped", ())
     for event in skipped if isinstance(skipped, list | tuple) else ():
         if event.code != _HARMLESS_SKIP:
-            detail = f"{what}: an event was skipped ({event.code} at byte {event.offset}: {event.reason})"
-            return Fault(Reason.EVENT_SKIPPED, detail, mendable=False)
+            detail = f": an event was skipped ({event.code} at byte {event.offset}: {event.reason})"
+            return Reason.EVENT_SKIPPED, detail
     return None
 
 
