@@ -12,7 +12,7 @@ from zmq.utils.monitor import parse_monitor_message
 from kvevents.errors import WireError
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.frames import Message
-from kvevents.transport.picture import Position, Restored, Verdict
+from kvevents.transport.picture import FINE, Position, Restored, Verdict
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
