@@ -71,7 +71,7 @@ def test_case_14_a_buffer_that_starts_late_is_applied_and_never_complete() -> No
 def test_case_14_without_replay_a_late_joiner_is_degraded_with_the_reason() -> None:
     sink = RecordingSink()
     with PlainEngine() as engine, Subscriber([source(engine, replay=False)], sink) as subscriber:
-        reached(subscriber, State.RECOVERING, Reason.FIRST_BATCH_AWAITED)
+        reached(subscriber, State.DEGRADED, Reason.FIRST_BATCH_AWAITED)
         until(lambda: engine.publish(b"x", sequence=57 + len(engine.buffer)) and sink.applied)
         assert "no replay endpoint" in reached(subscriber, State.DEGRADED, Reason.LATE_JOIN).reason
 

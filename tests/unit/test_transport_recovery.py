@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from kvevents.transport.frames import Message
 from kvevents.transport.picture import Verdict
 from kvevents.transport.state import Fault, Reason, State
@@ -338,17 +340,58 @@ def test_every_reply_gives_the_rest_more_time() -> None:
     assert world.state == LIVE
 
 
-def test_a_replay_socket_of_another_publisher_is_found_out_and_not_believed() -> None:
+@pytest.mark.parametrize("others", [0, 1, 3, 5, 7])
+def test_a_replay_socket_of_another_publisher_is_found_out_and_not_believed(others: int) -> None:
+    world = World().started()
+    world.live(0, 1, 2, 3)
+    served = 0
+    for live in range(4, 14):
+        world.wait(10)
+        served += serve(world, *range(others))
+        assert world.state[0] is State.DEGRADED
+        world.live(live)
+        served += serve(world, *range(others))
+    assert world.state == (State.DEGRADED, Reason.REPLAY_MISMATCH)
+    assert served <= 7
+    assert world.applied[-1:] == names(13)
+
+
+def serve(world: World, *buffer: int) -> int:
+    """Answers from another publisher's buffer to whatever is asked; how many requests."""
+    served = 0
+    while world.asked:
+        start = world.asked[-1]
+        world.asked.clear()
+        world.replies(*(sequence for sequence in buffer if sequence >= start), life="other")
+        served += 1
+    return served
+
+
+def test_a_restart_behind_an_unbroken_connection_counts_when_the_live_socket_agrees() -> None:
     world = World().started()
     world.live(0, 1)
     world.wait(10)
-    world.replies(1, life="other")
-    assert world.state == (State.DEGRADED, Reason.REPLAY_MISMATCH)
-    assert (world.applied, world.clears) == (names(0, 1), 0)
-    world.wait(100)
-    world.live(2)
-    assert world.applied == names(0, 1, 2)
-    assert world.asked == [1]
+    world.replies()
+    assert (world.clears, world.asked) == (1, [1, 0])
+    world.replies(0, life="b")
+    assert world.state == (State.DEGRADED, Reason.RESTART_UNCONFIRMED)
+    assert world.applied == names(0, life="b")
+    world.live(1, life="b")
+    assert world.state == LIVE
+    assert world.applied == names(0, 1, life="b")
+
+
+def test_restarts_behind_an_unbroken_connection_are_no_contradictions_while_the_sockets_agree_in_between() -> None:
+    world = World().started()
+    for life in "abcdefgh":
+        world.live(0, 1, life=life)
+        world.wait(10)
+        world.replies(1, life=life)
+        assert world.state == LIVE, life
+        world.wait(10)
+        world.replies()
+        world.replies()
+        assert world.state == (State.DEGRADED, Reason.RESTART_UNCONFIRMED)
 
 
 def test_what_only_the_replay_socket_said_does_not_speak_against_it() -> None:

@@ -67,7 +67,7 @@ def test_a_buffer_that_starts_late_leaves_the_worker_degraded() -> None:
 def test_a_late_joiner_without_replay_is_degraded_at_once() -> None:
     world = World(replay=False)
     world.tracker.connected()
-    assert world.state == (State.RECOVERING, Reason.FIRST_BATCH_AWAITED)
+    assert world.state == (State.DEGRADED, Reason.FIRST_BATCH_AWAITED)
     world.live(57, 58)
     assert world.applied == names(57, 58)
     assert world.state == (State.DEGRADED, Reason.LATE_JOIN)

@@ -52,7 +52,8 @@ class Recovery(ABC):
         self._vouched: int | None = None  # the highest number applied whose bytes came live over this connection
         self._distrusted = False  # the replay socket speaks of another stream than the live one
         self._may_mend = True  # a full replay has not failed in its middle over this connection
-        self._contradictions = 0
+        self._contradictions = 0  # of one recovery
+        self._doubts = 0  # contradictions of what came live, until both sockets agree
         self._retry_s = settings.idle_probe_s
         self._next_probe = 0.0
         self._said = snapshot  # whether the publisher offers snapshots, as the source says
@@ -81,6 +82,8 @@ class Recovery(ABC):
         if sequence == request.start:
             if self._picture.same(sequence, message.payload) is False:
                 self._contradicted(request)
+            elif self._vouched is not None and self._vouched >= sequence:
+                self._doubts = 0  # both sockets say the same
             return False
         if not request.is_probe or sequence > self._picture.next:
             # The buffer has moved on: whether this is the same engine cannot be known.
@@ -217,9 +220,7 @@ class Recovery(ABC):
     def _time_out(self, request: ReplayRequest) -> None:
         settings = self._settings
         if request.is_probe and request.answered:
-            # It brings so much that it takes its time: what comes live has to wait for it.
-            request.purpose = Reason.FOUND_BY_PROBE
-            request.deadline = self._clock() + settings.replay_timeout_s
+            self._wait_out(request)
             return
         self._count.timeouts += 1
         if request.is_probe and not request.overdue and settings.replay_timeout_s > settings.probe_timeout_s:
@@ -237,6 +238,11 @@ class Recovery(ABC):
         self._put_off_probe()
         self._release_held()
 
+    def _wait_out(self, probe: ReplayRequest) -> None:
+        """A probe's answer takes its time: until its end the picture is in doubt, and what comes live has to wait."""
+        probe.purpose = Reason.FOUND_BY_PROBE
+        probe.deadline = self._clock() + self._settings.replay_timeout_s
+
     def _put_off_probe(self) -> None:
         """A replay socket that does not answer is asked less and less often."""
         self._next_probe = self._clock() + self._retry_s
@@ -253,25 +259,30 @@ class Recovery(ABC):
     def _contradicted(self, request: ReplayRequest) -> None:
         """The replay socket has other bytes for a known number, or does not know it: a new incarnation.
 
-        Unless the live socket vouches for that number over one unbroken connection, or it goes on like
-        that: then the two sockets belong to different publishers.
+        If the live socket vouches for that number over one unbroken connection, something in between keeps
+        connections open, or the two sockets belong to different publishers. A live batch will tell: until one
+        agrees with the replay socket the source is not trusted, and where it goes on like that the replay socket is
+        not.
         """
-        self._contradictions += 1
         vouched = self._vouched is not None and self._vouched >= request.start
-        probing = request.probed or request.purpose is Reason.MENDING
-        if (probing and vouched) or self._contradictions >= _MAX_CONTRADICTIONS:
+        self._contradictions += 1
+        self._doubts += vouched
+        if max(self._contradictions, self._doubts) >= _MAX_CONTRADICTIONS:
             self._request = None
             self._distrusted = True
             self._release_held()
+            self._picture.fault = None  # whatever it was, this is its root
             self._blame(
                 Reason.REPLAY_MISMATCH,
                 "the replay socket does not repeat what the live socket brought: do both belong to the same rank,"
                 " and is the engine's buffer_steps above 0?",
             )
-        else:
-            self._count.restarts += 1
-            self._forget()
-            self._ask(Reason.RESTARTED)
+            return
+        if vouched:
+            self._standing.doubt_restart()
+        self._count.restarts += 1
+        self._forget()
+        self._ask(Reason.RESTARTED)
 
     # Snapshots.
 
@@ -406,4 +417,5 @@ class Recovery(ABC):
         return sequence in self._held
 
     def _vouch(self, sequence: int) -> None:
+        self._standing.unconfirmed = None
         self._vouched = sequence if self._vouched is None else max(self._vouched, sequence)

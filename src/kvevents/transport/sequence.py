@@ -91,7 +91,7 @@ class SequenceTracker(Recovery):
         self._heard = self._vouched = None
         self._distrusted = False
         self._may_mend = True
-        self._contradictions = 0
+        self._contradictions = self._doubts = 0
         self._retry_s = self._snapshot_retry_s = self._settings.idle_probe_s
         self._next_snapshot = 0.0
         self._offers = self._said
@@ -159,6 +159,8 @@ class SequenceTracker(Recovery):
         if not request.is_probe:
             request.deadline = self._clock() + self._settings.replay_timeout_s
         self._note_answer()
+        if request.is_probe and request.overdue:
+            self._wait_out(request)
         if message.topic is not None:
             self._standing.compare_topic(message.topic)
         if request.answered or self._judge_first_reply(request, message):

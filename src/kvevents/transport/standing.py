@@ -19,6 +19,7 @@ class Standing:
         connected: whether the live socket has a publisher.
         silent: set while the replay socket does not answer.
         deaf: set while the live socket brings nothing although the replay socket shows that it should.
+        unconfirmed: set while a new incarnation is known from the replay socket only, though the connection held.
         expired: the publisher has been gone for so long that what it held was dropped.
     """
 
@@ -26,6 +27,7 @@ class Standing:
         self.connected = False
         self.silent: Fault | None = None
         self.deaf: Fault | None = None
+        self.unconfirmed: Fault | None = None
         self.expired = False
         self._machine = machine
         self._has_replay = has_replay
@@ -37,7 +39,7 @@ class Standing:
         """There is a publisher; whether there was one before."""
         before = self._was_connected
         self.connected = self._was_connected = True
-        self.silent = None
+        self.silent = self.unconfirmed = None
         self.expired = False
         self.hear_live()
         return before
@@ -67,6 +69,15 @@ class Standing:
                 mendable=False,
             )
 
+    def doubt_restart(self) -> None:
+        """The replay socket speaks of another incarnation than the live socket, over which no connection broke."""
+        self.unconfirmed = Fault(
+            Reason.RESTART_UNCONFIRMED,
+            "the replay socket does not know what came live over this connection: the engine was started anew behind"
+            " a proxy, or the replay endpoint is another engine's; the next live batch will tell",
+            mendable=False,
+        )
+
     def miss_reply(self, timeout_s: float) -> None:
         """A replay request was not answered in time."""
         self.silent = Fault(
@@ -91,7 +102,7 @@ class Standing:
     def _cause(self, picture: Picture, request: ReplayRequest | SnapshotRequest | None) -> tuple[Reason, str]:
         """Why a source that is connected is in its state."""
         recovering = None if request is None or request.is_probe else request
-        fault = picture.fault or (None if recovering else self.silent or self.deaf)
+        fault = picture.fault or (None if recovering else self.silent or self.deaf or self.unconfirmed)
         if fault is not None:
             return fault.reason, fault.detail
         if recovering is not None:

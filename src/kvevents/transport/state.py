@@ -51,6 +51,7 @@ class Reason(enum.StrEnum):
     REPLAY_STARTS_LATE = "replay-starts-late"
     REPLAY_SILENT = "replay-silent"
     REPLAY_MISMATCH = "replay-mismatch"
+    RESTART_UNCONFIRMED = "restart-unconfirmed"
     BATCH_MISSING = "batch-missing"
     BATCH_REFUSED = "batch-refused"
     BATCH_IGNORED = "batch-ignored"
@@ -71,7 +72,6 @@ _RULES: tuple[tuple[frozenset[State], tuple[Reason, ...], State], ...] = (
         _ANY,
         (
             Reason.FIRST_REPLAY,
-            Reason.FIRST_BATCH_AWAITED,
             Reason.SNAPSHOT,
             Reason.GAP,
             Reason.RECONNECTED,
@@ -86,12 +86,14 @@ _RULES: tuple[tuple[frozenset[State], tuple[Reason, ...], State], ...] = (
     (
         _KNOWN,
         (
+            Reason.FIRST_BATCH_AWAITED,
             Reason.LATE_JOIN,
             Reason.GAP_UNREPAIRED,
             Reason.UNSEEN_TIME,
             Reason.REPLAY_STARTS_LATE,
             Reason.REPLAY_SILENT,
             Reason.REPLAY_MISMATCH,
+            Reason.RESTART_UNCONFIRMED,
             Reason.BATCH_MISSING,
             Reason.BATCH_REFUSED,
             Reason.BATCH_IGNORED,
