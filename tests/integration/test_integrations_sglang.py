@@ -161,14 +161,20 @@ def test_a_snapshot_serves_those_who_come_too_late_for_the_replay_buffer(
     try:
         for number in range(1, 51):
             publisher.publish(batch(events, stored(events, number)))
-        taken = publisher._outlet._mirror.snapshot()
-        assert taken.sequence == 49
         index = PrefixIndex(PAGE)
-        for part in taken.parts:
-            index.restore_worker("w", part)
-        assert index.holdings("w")[0]["GPU"] == set(range(1, 51))
+        with Subscriber([source(publisher)], index) as subscriber:
+            assert subscriber.wait_live(20.0), subscriber.states()
+            assert index.holdings("w")[0]["GPU"] == set(range(1, 51))
+            assert subscriber.state("w").last_sequence == 49
+        assert publisher.stats().zmq.snapshots == 1
     finally:
         publisher.shutdown()
+
+
+def test_snapshots_without_a_replay_endpoint_are_refused(events: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVEVENTS_SNAPSHOT", "1")
+    with pytest.raises(ConfigError, match="expected a replay_endpoint"):
+        configured(events, replay_endpoint=None)
 
 
 def test_the_same_batches_go_into_a_fleets_log(sglang: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_each_variable_is_heard() -> None:
         "KVEVENTS_COALESCE": "compact",
         "KVEVENTS_RECORDER": "yes",
         "KVEVENTS_SNAPSHOT": "1",
-        "KVEVENTS_ZMQ": "off",
+        "KVEVENTS_ZMQ": "on",
         "KVEVENTS_NATS_SERVERS": "nats://broker:4222",
         "KVEVENTS_VLLM": "true",
         "KVEVENTS_WORKER_ID": "w",
@@ -35,7 +35,7 @@ def test_each_variable_is_heard() -> None:
         coalesce="compact",
         recorder=True,
         snapshot=True,
-        zmq=False,
+        zmq=True,
         jetstream=True,
         stand_in=True,
         worker_id="w",
@@ -50,6 +50,10 @@ def test_each_variable_is_heard() -> None:
         ({"KVEVENTS_COALESCE": "more"}, "KVEVENTS_COALESCE: expected one of off, adjacent, chain, compact, got 'more'"),
         ({"KVEVENTS_RECORDER": "maybe"}, "KVEVENTS_RECORDER: expected 1 or 0, got 'maybe'"),
         ({"KVEVENTS_ZMQ": "0"}, "there is nowhere to publish"),
+        (
+            {"KVEVENTS_ZMQ": "0", "KVEVENTS_NATS_SERVERS": "nats://b", "KVEVENTS_SNAPSHOT": "1"},
+            "and KVEVENTS_ZMQ is off",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(environment: dict[str, str], match: str) -> None:

@@ -42,9 +42,10 @@ class Mirror:
         """What a consumer should hold after the last batch so far; None if it is not known."""
         reached = threading.Event()
         self._queue.put(reached)
-        while not reached.wait(1.0):
-            if not self._thread.is_alive():
-                return None
+        while self._thread.is_alive() and not reached.wait(1.0):
+            pass
+        if not reached.is_set():
+            return None
         with self._lock:
             if self._failed:
                 return None

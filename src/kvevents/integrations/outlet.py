@@ -27,6 +27,8 @@ class OutletStats(msgspec.Struct, frozen=True):
         sent_bytes: what they take merged.
         failed: batches that could not be published; each is said once on stderr.
         unmerged: batches that could not be merged and went on as they were.
+        unfollowed: batches since the last clear that the index behind the snapshots could not follow; while there are
+            any, no snapshots are given.
         zmq: of the ZMQ publisher; None without one.
         jetstream: of the JetStream publisher; None without one.
     """
@@ -36,6 +38,7 @@ class OutletStats(msgspec.Struct, frozen=True):
     sent_bytes: int
     failed: int
     unmerged: int
+    unfollowed: int
     zmq: PublisherStats | None
     jetstream: "JetStreamPublisherStats | None"
 
@@ -94,7 +97,7 @@ class Outlet:
             if settings.jetstream:
                 self._jetstream = _open_jetstream(settings, rank, endpoint, max_queue_size, dialect)
             if settings.zmq:
-                if settings.snapshot and replay_endpoint is not None:
+                if settings.snapshot:
                     self._mirror = Mirror(rank)
                 self.zmq = ZmqPublisher(
                     endpoint,
@@ -140,6 +143,7 @@ class Outlet:
                 sent_bytes=self._sent_bytes,
                 failed=self._failed,
                 unmerged=self._unmerged,
+                unfollowed=0 if self._mirror is None else self._mirror.failed,
                 zmq=None if self.zmq is None else self.zmq.stats(),
                 jetstream=None if self._jetstream is None else self._jetstream.stats(),
             )

@@ -45,7 +45,7 @@ class PluginSettings:
         state_dir: each process leaves a file there that says how its plugin is (`KVEVENTS_STATE_DIR`).
 
     Raises:
-        ConfigError: neither ZMQ nor JetStream is on.
+        ConfigError: neither ZMQ nor JetStream is on, or snapshots are and ZMQ is not.
     """
 
     coalesce: Coalescing = "chain"
@@ -61,6 +61,8 @@ class PluginSettings:
     def __post_init__(self) -> None:
         if not self.zmq and not self.jetstream:
             raise ConfigError("KVEVENTS_ZMQ is off and KVEVENTS_NATS_SERVERS is not set: there is nowhere to publish")
+        if self.snapshot and not self.zmq:
+            raise ConfigError("KVEVENTS_SNAPSHOT offers snapshots on ZMQ's replay socket, and KVEVENTS_ZMQ is off")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

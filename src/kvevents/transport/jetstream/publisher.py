@@ -251,6 +251,7 @@ class JetStreamPublisher:
             if self._trouble is not None:
                 raise self._trouble
             if outbox.is_settled:
+                self._broker.tell()  # whoever waits until everything is with the broker
                 if self._closing:
                     return
                 if outbox.dropped != self._record.dropped:
