@@ -188,6 +188,7 @@ ENTRIES = {
     "recorder.merges": entry(lambda: merges, BATCH.events[0], BATCH.events[1]),
     "relay.CompactedLog.add": entry(lambda: log().add, DATA),
     "relay.CompactedLog.batches": entry(lambda: log().batches, dialect="vllm", max_bytes=99),
+    "relay.Remains.confirm": entry(lambda: log().remains().confirm, DATA),
     "slots.PagePool": entry(lambda: PagePool, 4, 2),
     "slots.PagePool.adopt": entry(lambda: pages().adopt, [0, 1]),
     "slots.PagePool.check": entry(lambda: pages().check, [0, 1]),

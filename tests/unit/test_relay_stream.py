@@ -128,13 +128,60 @@ def test_what_a_source_lost_is_a_clear_before_what_comes_next() -> None:
     assert (stats.gaps, stats.missing, stats.clears) == (1, 3, 2)
 
 
+def test_what_comes_after_a_loss_shows_what_is_held_still() -> None:
+    harness = Harness()
+    harness.add(0, stored(1), stored(2, 1), stored(3, 2), stored(4, 3), stored(9))
+    harness.flush()
+    harness.add(1, stored(5, 4))  # still waits when the loss is seen
+    harness.add(3, stored(7, 3))
+    first, second = harness.events(harness.flush())
+    assert first == [stored(5, 4)]
+    (
+        clear,
+        given_back,
+    ) = second
+    assert isinstance(clear, AllBlocksCleared)
+    assert isinstance(given_back, BlockStored)
+    assert (given_back.block_hashes, given_back.parent_block_hash) == ([1, 2, 3, 7], None)
+    assert harness.stream.stats.revived_blocks == 3
+    harness.add(4, removed(9), stored(8, 4))
+    assert harness.events(harness.flush()) == [[BlockStored([4, 8], 3, [4, 4, 8, 8], 2, medium="GPU"), removed(9)]]
+    # Each is given back once, and nothing after the source began anew.
+    harness.add(5, stored(10, 5))
+    harness.stream.clear()
+    harness.add(0, stored(11, 9))
+    [[given_back, fresh, *rest]] = harness.events(harness.flush())
+    assert isinstance(given_back, BlockStored)
+    assert given_back.block_hashes == [5, 10]
+    assert [fresh, *rest] == [AllBlocksCleared(), stored(11, 9)]
+
+
+def test_losses_that_follow_each_other_leave_what_is_held_still_to_be_shown() -> None:
+    harness = Harness()
+    harness.add(0, stored(1), stored(2, 1))
+    harness.add(2, stored(9))
+    harness.add(4, stored(3, 2))
+    events = [event for batch in harness.events(harness.flush()) for event in batch]
+    assert events[-2:] == [AllBlocksCleared(), BlockStored([1, 2, 3], None, [1, 1, 2, 2, 3, 3], 2, medium="GPU")]
+    assert harness.stream.stats.gaps == 2
+
+
+def test_a_block_in_another_tier_shows_nothing_about_this_one() -> None:
+    harness = Harness()
+    harness.add(0, stored(1), stored(2, 1))
+    below = BlockStored([3], 2, [3, 3], 2, medium="CPU_PINNED")
+    harness.add(2, below)
+    events = [event for batch in harness.events(harness.flush()) for event in batch]
+    assert events[-2:] == [AllBlocksCleared(), below]
+
+
 def test_a_broken_batch_is_a_loss_too() -> None:
     harness = Harness()
     harness.add(0, stored(1))
     with pytest.raises(WireError, match="array"):
         harness.stream.add(b"\x01", 1)
     harness.add(2, stored(7))
-    assert harness.events(harness.flush()) == [[AllBlocksCleared(), stored(1), AllBlocksCleared(), stored(7)]]
+    assert harness.events(harness.flush()) == [[AllBlocksCleared(), stored(1)], [AllBlocksCleared(), stored(7)]]
     assert (harness.stream.stats.refused, harness.stream.stats.gaps) == (1, 1)
 
 

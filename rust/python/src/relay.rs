@@ -48,6 +48,11 @@ impl CompactedLog {
         PyList::new(py, batches.iter().map(|batch| PyBytes::new(py, batch)))
     }
 
+    /// The blocks that are held, for when something after them is lost.
+    fn remains(&self, py: Python<'_>) -> Remains {
+        Remains(Mutex::new(py.detach(|| self.locked(|log| log.remains()))))
+    }
+
     /// A log with the same batches.
     fn copy(&self, py: Python<'_>) -> Self {
         Self(Mutex::new(py.detach(|| self.locked(|log| log.clone()))))
@@ -82,6 +87,29 @@ impl CompactedLog {
     }
 }
 
+/// What a rank held before something of its stream was lost.
+#[pyclass(module = "kvevents._core.relay", frozen)]
+struct Remains(Mutex<relay::Remains>);
+
+#[pymethods]
+impl Remains {
+    /// Read the next batch of the stream.
+    #[pyo3(signature = (data, /))]
+    fn confirm<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+        let py = data.py();
+        let data = payload(data)?;
+        let confirmed = py
+            .detach(|| self.0.lock().expect("nothing panics under the lock").confirm(&data))
+            .map_err(|error| classes::wire_error(py, &error))?;
+        Ok(confirmed.map(|confirmed| (PyBytes::new(py, &confirmed.payload), confirmed.blocks)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.lock().expect("nothing panics under the lock").len()
+    }
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<CompactedLog>()
+    module.add_class::<CompactedLog>()?;
+    module.add_class::<Remains>()
 }

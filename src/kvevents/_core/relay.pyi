@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias, final
 
 from _typeshed import ReadableBuffer
 
-__all__ = ["CompactedLog"]
+__all__ = ["CompactedLog", "Remains"]
 
 # Public as kvevents.wire.Dialect; stubs import no higher layer.
 _Dialect: TypeAlias = Literal["sglang", "sglang-array", "vllm", "vllm-array"]
@@ -47,6 +47,9 @@ class CompactedLog:
             ConfigError: the dialect is none.
         """
 
+    def remains(self) -> Remains:
+        """The blocks that are held, for when something after them is lost."""
+
     def copy(self) -> CompactedLog:
         """A log with the same batches."""
 
@@ -61,5 +64,26 @@ class CompactedLog:
     @property
     def unread_events(self) -> int:
         """Events that could not be read and were left out."""
+
+    def __len__(self) -> int: ...
+
+@final
+class Remains:
+    """What a rank held before something of its stream was lost.
+
+    Which of the blocks are held still, nobody knows; but an engine that stores a block below another holds that one,
+    and with it all above, in the same tier. Thread-safe. Its length is how many blocks may be held still.
+    """
+
+    def confirm(self, data: ReadableBuffer, /) -> tuple[bytes, int] | None:
+        """Read the next batch of the stream.
+
+        Returns:
+            A batch of stores of blocks that it shows to be held, to be said before it, and how many they are. Each
+            block is given back once; None if there is none.
+
+        Raises:
+            WireError: it is no batch.
+        """
 
     def __len__(self) -> int: ...

@@ -4,7 +4,7 @@ use super::frame::Frame;
 use super::merge::{Cap, View};
 use super::window::{Act, Barrier, Next, Waiting};
 use super::{Encoded, Scope, Standing};
-use crate::wire::{EngineHash, Event, Field, Fields, NoPlace, Stored, Tag, Writer};
+use crate::wire::{EngineHash, Event, Field, Fields, NoPlace, Raw, Stored, Tag, Value, Writer};
 
 /// An event with all that it said. Hashes stay in the form they came in.
 #[derive(Clone, Debug)]
@@ -97,6 +97,17 @@ impl Carried {
         has_all_entries && (blocks as u64).checked_mul(body.block_size) == Some(body.tokens.len() as u64)
     }
 
+    /// Of a store: whether its group is one in which a prefix is of use only as a whole.
+    pub fn is_of_full_attention(&self) -> bool {
+        let Kind::Stored(body) = &self.kind else { return false };
+        match body.frame.value(Field::KvCacheSpecKind).map(Raw::read) {
+            None => body.frame.scope.place().is_some_and(|place| place.group == 0),
+            Some(kind) => kind.is_ok_and(|kind| {
+                matches!(kind.value(), Value::Str(name) if crate::index::Kind::read(name, None) == crate::index::Kind::Full)
+            }),
+        }
+    }
+
     /// Of a store: whether it would be aligned if it named so many blocks.
     pub fn would_align(&self, blocks: usize) -> bool {
         match &self.kind {
@@ -116,6 +127,31 @@ impl Carried {
             self.hashes.retain(keep);
             self.last = self.hashes.start_of_last();
         }
+    }
+
+    /// The same store of some of its blocks, if it is aligned: those at positions from `from` up to and with `to`.
+    pub fn part(&self, from: usize, to: usize) -> Self {
+        let mut part = self.clone();
+        let is_kept = |at: usize| from <= at && at <= to;
+        if let Kind::Stored(body) = &mut part.kind {
+            let size = body.block_size as usize;
+            if from > 0 {
+                let mut above = self.hashes.clone();
+                above.retain(&(0..self.keys.len()).map(|at| at + 1 == from).collect::<Vec<_>>());
+                body.parent = Some((self.keys[from - 1], above.bytes().into()));
+            }
+            let tokens = body.tokens.len();
+            body.tokens
+                .retain(&(0..tokens).map(|token| is_kept(token / size)).collect::<Vec<_>>());
+            if let Some(entries) = &mut body.extra_keys {
+                entries.retain(&(0..self.keys.len()).map(is_kept).collect::<Vec<_>>());
+            }
+        }
+        part.keys = self.keys[from..=to].to_vec();
+        part.hashes
+            .retain(&(0..self.keys.len()).map(is_kept).collect::<Vec<_>>());
+        part.last = part.hashes.start_of_last();
+        part
     }
 
     fn view(&self) -> View<&[u8], &Frame> {

@@ -1,6 +1,7 @@
 //! The compacted log of one rank.
 
 use super::erasure::erase;
+use super::remains::Remains;
 use crate::coalesce::{Cap, Carried, Level, Waiting, Window};
 use crate::wire::{
     Cleared, Dialect, Event, Limits, WireError, Writer, begin_batch, end_batch, read_batch, write_event,
@@ -105,6 +106,11 @@ impl CompactedLog {
         }
         end_batch(&mut out, self.rank);
         out.into_bytes()
+    }
+
+    /// The blocks that are held, for when something after them is lost.
+    pub fn remains(&self) -> Remains {
+        Remains::new(self.events.clone())
     }
 
     /// Bytes of what is there, within a few an event.

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from kvevents._core.relay import CompactedLog, Remains
 from kvevents.coalescing import Coalescer
 from kvevents.events import AllBlocksCleared, KVEventBatch, SkippedEvent
 from kvevents.transport.relay.dialects import recognise
@@ -14,6 +15,8 @@ from kvevents.wire import Dialect, encode_batch
 
 _TRIES = 100
 """Batches that are looked at to tell the source's dialect."""
+_REMAINS_S = 600.0
+"""How long blocks from before a loss may come back."""
 
 
 class Lane:
@@ -42,6 +45,8 @@ class Lane:
         self._ready: list[bytes] = []
         self._ready_bytes = 0
         self._counted = (0, 0, 0, 0, 0)
+        self._remains: Remains | None = None
+        self._remains_until = 0.0
 
     @property
     def pending_bytes(self) -> int:
@@ -57,10 +62,33 @@ class Lane:
         """
         if self._tries:
             self._look_at(payload)
+        if self._remains is not None:
+            self._give_back(self._remains, payload)
         return self._coalescer.add(payload)
+
+    def lose(self, held: CompactedLog | None) -> None:
+        """Something was lost: nothing is held any more, but what later batches show to be.
+
+        Args:
+            held: what was held at the time; None: what was held at the last loss.
+        """
+        if held is not None:
+            self._remains = held.remains()
+            self._remains_until = time.monotonic() + _REMAINS_S
+        self._say_clear()
 
     def clear(self) -> None:
         """Adds that nothing is held any more."""
+        self._remains = None
+        self._say_clear()
+
+    def seal(self) -> list[bytes]:
+        """What waits, as batches that do not grow any more; they still wait."""
+        self._ready = self.take()
+        self._ready_bytes = sum(map(len, self._ready))
+        return self._ready
+
+    def _say_clear(self) -> None:
         batch = KVEventBatch(time.time(), [AllBlocksCleared()], self.rank)
         self._coalescer.add(encode_batch(batch, dialect=self.dialect))
 
@@ -84,11 +112,18 @@ class Lane:
         self._tries = 0 if found is not None else self._tries - 1
         if found not in {None, self.dialect}:
             assert found is not None
-            self._ready = self.take()
-            self._ready_bytes = sum(map(len, self._ready))
+            self.seal()
             self.dialect = found
             self._coalescer = Coalescer(self._level, dialect=found)
             self._counted = (0, 0, 0, 0, 0)
+
+    def _give_back(self, remains: Remains, payload: bytes) -> None:
+        confirmed = remains.confirm(payload)
+        if confirmed is not None:
+            self._coalescer.add(confirmed[0])
+            self._stats.revived_blocks += confirmed[1]
+        if not len(remains) or time.monotonic() >= self._remains_until:
+            self._remains = None
 
     def _count(self) -> None:
         now = self._coalescer.stats()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -99,7 +100,9 @@ class Relay:
         try:
             self._subscriber = Subscriber([], _Sink(self._streams), on_state=self._note_state, settings=delivery)
             for stream in self._streams.values():
-                self._subscriber.add_source(stream.source, position=stream.position)
+                # A replay first: a snapshot may be an image without tokens, of which nothing can be published.
+                source = replace(stream.source, snapshot=None) if stream.source.snapshot else stream.source
+                self._subscriber.add_source(source, position=stream.position)
         except BaseException:
             if hasattr(self, "_subscriber"):
                 self._subscriber.close()
@@ -146,6 +149,7 @@ class Relay:
                 block_size=source.block_size,
                 residency=source.residency,
                 groups=source.groups,
+                snapshot=True,
             )
             for source in self._workers[worker_id]
         ]

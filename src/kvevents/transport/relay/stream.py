@@ -25,6 +25,8 @@ from kvevents.wire import Dialect, encode_batch
 MOST_RANKS = 1_024
 _BACK_PRESSURE_S = 0.05
 _COMPACT_BYTES = 16 << 20
+_LOSE_S = 10.0
+"""Losses that follow each other sooner are taken as one: to look at all that is held takes a while."""
 _LOOK = 100
 """Restored batches that are looked at to tell the dialect."""
 
@@ -75,6 +77,7 @@ class Stream:
         self._has_begun = False
         self._since: float | None = None  # when the window began
         self._is_full = False
+        self._lost_at = float("-inf")
         self._state = (State.CONNECTING, "not reached so far")
         self._unlive_since: float | None = time.monotonic()
         self._vouched = True
@@ -301,15 +304,36 @@ class Stream:
     def _lose(self) -> None:
         """Something that the source said is lost for good."""
         self.stats.gaps += 1
-        self._clear()
+        held = self._held() if time.monotonic() >= self._lost_at + _LOSE_S else {}
+        for rank, lane in self._lanes.items():
+            lane.lose(held.get(rank))
+        self._note_clear()
+
+    def _held(self) -> dict[int | None, CompactedLog]:
+        """What each rank holds now, as far as is known."""
+        self._lost_at = time.monotonic()
+        held = {rank: log.copy() for rank, log in self._backlog.logs.items()}
+        for sent in self._backlog.recent:
+            held.setdefault(sent.rank, CompactedLog()).add(sent.payload)
+        for rank, lane in self._lanes.items():
+            for payload in lane.seal():
+                held.setdefault(rank, CompactedLog()).add(payload)
+        for log in held.values():
+            log.compact()
+        return held
 
     def _clear(self) -> None:
+        for lane in self._lanes.values():
+            lane.clear()
+        self._note_clear()
+
+    def _note_clear(self) -> None:
+        """Consumers are told to drop everything."""
         self.stats.clears += 1
         self._has_begun = True
         for lane in self._lanes.values():
-            lane.clear()
             self._note_pending(lane)
-        self._vouched = True  # consumers begin anew: if the source is not live, they have to be told again
+        self._vouched = True  # they begin anew: if the source is not live, they have to be told again
         if self._unlive_since is not None:
             self._unlive_since = time.monotonic()
 
