@@ -265,6 +265,13 @@ def test_whoever_asks_from_right_below_the_recent_batches_gets_all_of_the_compac
         assert held == set(range(1, 31) if is_compacted else range(1 + start, 31)), start
 
 
+def test_before_the_first_batch_a_snapshot_is_empty() -> None:
+    harness = Harness()
+    assert harness.stream.snapshot() == (None, [])
+    harness.add(0, stored(1))
+    assert harness.stream.snapshot() == (None, [])  # it waits, and will be batch 0
+
+
 def test_a_snapshot_is_of_the_last_number() -> None:
     harness = Harness(replay_bytes=500)
     for number in range(30):

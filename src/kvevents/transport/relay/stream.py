@@ -185,9 +185,11 @@ class Stream:
     def snapshot(self) -> Snapshot | None:
         """What consumers should hold now; None while the relay cannot vouch for it."""
         with self.frozen() as (logs, compacted_to, recent):
-            if self._unlive_since is not None or not self._has_begun:
+            if self._unlive_since is not None or (self._next and not self._has_begun):
                 return None
             sequence = recent[-1].sequence if recent else compacted_to
+            if sequence < 0:
+                return Snapshot(None, [])
             copies = {rank: log.copy() for rank, log in logs.items()}
         for sent in recent:
             copies.setdefault(sent.rank, CompactedLog()).add(sent.payload)
