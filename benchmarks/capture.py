@@ -2,7 +2,7 @@
 
 A fleet's stores (`workload.py`: 16 tokens a block, events of up to 96 blocks, batches of 256) go through each part.
 `blocks_per_cpu_s` is blocks over the processor time of the process that does it, all threads. `record`: a publisher in
-another process publishes at a steady rate over loopback; the recorder follows it with a `Subscriber`, rewrites,
+another process publishes at a steady rate over loopback, also one event a block in batches of 16, as vLLM does; the recorder follows it with a `Subscriber`, rewrites,
 compresses and writes; every batch must be in the file. `replay`: the player decompresses and publishes as fast as a
 subscriber in another process takes it, which keeps nothing.
 """
@@ -32,9 +32,10 @@ ROUNDS = 3
 SOURCE = CaptureSource("w", 0, "kv", BLOCK_SIZE)
 
 
-def payloads(blocks: int) -> list[bytes]:
+def payloads(blocks: int, event_blocks: int = 96, batch_blocks: int = 256) -> list[bytes]:
     """The batches of one worker."""
-    return [payload for _, payload in batches(generate(blocks, block_size=BLOCK_SIZE, workers=1))]
+    fleet = generate(blocks, block_size=BLOCK_SIZE, workers=1)
+    return [payload for _, payload in batches(fleet, event_blocks, batch_blocks)]
 
 
 def best(run: Any, blocks: int) -> float:
@@ -84,14 +85,13 @@ def in_process(stream: list[bytes], blocks: int, folder: Path) -> list[dict[str,
     return rows
 
 
-def publish(connection: "Connection[Any, Any]", blocks: int) -> None:
+def publish(connection: "Connection[Any, Any]", blocks: int, event_blocks: int, batch_blocks: int) -> None:
     """A process that publishes at a steady rate when it is told to."""
-    stream = payloads(blocks)
+    stream = payloads(blocks, event_blocks, batch_blocks)
     per_batch = blocks / len(stream)
     with ZmqPublisher("tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*", topic="kv") as publisher:
-        connection.send((publisher.endpoint, publisher.replay_endpoint))
         connection.recv()
-        connection.send(None)
+        connection.send((publisher.endpoint, publisher.replay_endpoint))
         while True:
             rate, seconds = connection.recv()
             count, begin = int(rate * seconds / per_batch), time.monotonic()
@@ -119,9 +119,9 @@ def record(connection: "Connection[Any, Any]", source: Source, folder: str) -> N
             connection.send((writer.stats().batches, state.state.value, state.counters.missing, state.counters.gaps))
 
 
-def recording(blocks: int, rate: int, seconds: float, folder: Path) -> dict[str, Any]:
+def recording(rate: int, seconds: float, folder: Path, event_blocks: int, batch_blocks: int) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
-    with Part(publish, blocks) as publisher:
+    with Part(publish, 200_000, event_blocks, batch_blocks) as publisher:
         endpoint, replay = publisher.ask("where")
         source = Source("w", endpoint, replay_endpoint=replay, dp_rank=0, topic="kv", block_size=BLOCK_SIZE)
         with Part(record, source, str(folder)) as recorder:
@@ -133,7 +133,7 @@ def recording(blocks: int, rate: int, seconds: float, folder: Path) -> dict[str,
     in_file = sum(1 for _ in CaptureReader(folder).batches())
     return {
         "what": "record",
-        "how": f"{rate:,} blocks/s for {seconds:g} s",
+        "how": f"{rate:,} blocks/s for {seconds:g} s, {event_blocks} blocks an event, {batch_blocks} a batch",
         "blocks_per_s": published / took,
         "cpu_share": used / took,
         "blocks_per_cpu_s": published / used,
@@ -209,7 +209,8 @@ def main() -> None:
         folder = Path(scratch) / "capture"
         rows = in_process(stream, blocks, folder)
         rows.append(playing(blocks, len(stream), folder))
-        rows += [recording(200_000, rate, options.seconds, folder) for rate in (200_000, 500_000)]
+        for rate, event_blocks, batch_blocks in ((200_000, 96, 256), (500_000, 96, 256), (200_000, 1, 16)):
+            rows.append(recording(rate, options.seconds, folder, event_blocks, batch_blocks))
     for row in rows:
         for name, value in row.items():
             row[name] = round(value, 3 if value < 1_000 else 0) if isinstance(value, float) else value

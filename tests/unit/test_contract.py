@@ -39,7 +39,7 @@ NAMES = {
     "kvevents.recorder": ["KVCacheEventMixin", "EventRecorder"],
     "kvevents.hashing": ["HashChain", "block_hashes", "identify_scheme"],
     "kvevents.caches": ["RadixCache"],
-    "kvevents.transport": ["ZmqPublisher", "Source", "Subscriber", "discover"],
+    "kvevents.transport": ["ZmqPublisher", "Source", "Subscriber", "discover", "CaptureReader", "CaptureWriter"],
     "kvevents.index": ["PrefixIndex"],
     "kvevents.routing": ["Router"],
 }

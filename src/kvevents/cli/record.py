@@ -40,10 +40,13 @@ def record(
 
     Example: `kvevents record http://127.0.0.1:30000 -o captures`
 
+    Example: `kvevents record worker-1=http://10.0.0.5:30000 worker-2=http://10.0.0.6:30000 -o captures`
+
     Example: `kvevents record tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5558 --topic kv-events -o captures`
 
     Args:
         urls: Base URLs of workers, whose server info names their sockets, or ZMQ sockets themselves (tcp:// or ipc://).
+            NAME=URL gives a worker a name for the files; by default its address is its name.
         output: Folder for the files; made if it is not there. Nothing in it is overwritten.
         replay: The ZMQ socket that repeats batches; once for each ZMQ socket among the URLs, in their order.
         topic: Of ZMQ sockets: only topics that begin with this.
@@ -137,18 +140,26 @@ def _print(summary: dict[str, Any]) -> None:
 def _sources(urls: tuple[str, ...], *, replay: tuple[str, ...], topic: str, bind: bool, dp_size: int) -> list[Source]:
     if not urls:
         raise ConfigError("expected the URL of a worker, got none")
-    by_hand = [url for url in urls if not url.startswith(("http://", "https://"))]
+    named = [_named(url) for url in urls]
+    by_hand = [url for _, url in named if not url.startswith(("http://", "https://"))]
     if not by_hand and (replay or topic or bind or dp_size > 1):
         raise ConfigError("server info says what --replay, --topic, --bind and --dp-size would; leave them out")
     if replay and len(replay) != len(by_hand):
         raise ConfigError(f"--replay: expected one for each of the {len(by_hand)} ZMQ sockets, got {len(replay)}")
     repeats = dict(zip(by_hand, replay, strict=False))
     sources: list[Source] = []
-    for url in urls:
+    for name, url in named:
         if url not in by_hand:
-            sources += discover(url)
+            sources += discover(url, worker_id=name)
         elif dp_size > 1:
-            sources += rank_sources(url, url, dp_size, replay_endpoint=repeats.get(url), topic=topic, bind=bind or None)
+            repeat = repeats.get(url)
+            sources += rank_sources(name or url, url, dp_size, replay_endpoint=repeat, topic=topic, bind=bind or None)
         else:
-            sources.append(Source(url, url, replay_endpoint=repeats.get(url), topic=topic, bind=bind or None))
+            sources.append(Source(name or url, url, replay_endpoint=repeats.get(url), topic=topic, bind=bind or None))
     return sources
+
+
+def _named(url: str) -> tuple[str | None, str]:
+    """The name that a URL is given, if it is, and the URL."""
+    name, equals, rest = url.partition("=")
+    return (name, rest) if equals and "://" not in name else (None, url)

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use hashbrown::HashMap;
+
 use super::blocks::Blocks;
 use super::names::{Content, Names};
 use crate::hash::content;
@@ -35,21 +37,32 @@ impl Contents {
         self.blocks.clear();
         self.events.clear();
         self.events.resize(batch.events.len(), (0..0, NAMELESS));
-        let mut late: Vec<usize> = (0..batch.events.len()).collect();
-        // Children may come before their parent within a batch; each round places those whose parent the last one did.
-        loop {
-            let before = late.len();
-            late.retain(|&index| match &batch.events[index] {
-                Event::Stored(stored) => !self.read_store(index, stored, ids, blocks, false),
-                _ => false,
-            });
-            if late.is_empty() || late.len() == before {
-                break;
+        // Children may come before their parent within a batch.
+        let mut waiting: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut next = Vec::new();
+        for first in 0..batch.events.len() {
+            next.push(first);
+            while let Some(index) = next.pop() {
+                let Event::Stored(stored) = &batch.events[index] else {
+                    continue;
+                };
+                if let Err(parent) = self.read_store(index, stored, ids, blocks, false) {
+                    waiting.entry(parent).or_default().push(index);
+                } else if !waiting.is_empty() {
+                    let children = stored
+                        .block_hashes
+                        .iter()
+                        .filter_map(|block| waiting.remove(&block.key()));
+                    next.extend(children.flatten());
+                }
             }
         }
-        for index in late {
+        let mut orphans: Vec<usize> = waiting.into_values().flatten().collect();
+        orphans.sort_unstable();
+        for index in orphans {
             if let Event::Stored(stored) = &batch.events[index] {
-                self.read_store(index, stored, ids, blocks, true);
+                let read = self.read_store(index, stored, ids, blocks, true);
+                debug_assert!(read.is_ok(), "the last time an unknown parent is an answer");
             }
         }
     }
@@ -75,8 +88,15 @@ impl Contents {
         out.truncate(end);
     }
 
-    /// Read one store; false if its parent is not known, which is an answer only for the `last` time.
-    fn read_store(&mut self, event: usize, stored: &Stored<'_>, ids: &[u32], blocks: &mut Blocks, last: bool) -> bool {
+    /// Read one store. Not if its parent, which is then given, is not known; the `last` time it goes without.
+    fn read_store(
+        &mut self,
+        event: usize,
+        stored: &Stored<'_>,
+        ids: &[u32],
+        blocks: &mut Blocks,
+        last: bool,
+    ) -> Result<(), u64> {
         let identity = Identity::read(stored);
         let names_namespace = self.names_namespace(stored);
         let above = match stored.parent_block_hash.map(EngineHash::key) {
@@ -85,7 +105,7 @@ impl Contents {
             Some(parent) => match blocks.get(parent) {
                 Some(content) => Content::Known(content),
                 None if last => Content::Loose(parent),
-                None => return false,
+                None => return Err(parent),
             },
         };
         let tokens = if let Some(ids) = stored.token_ids.decoded(ids) {
@@ -120,7 +140,7 @@ impl Contents {
             self.blocks.push(content);
         }
         self.events[event] = (start..self.blocks.len(), above);
-        true
+        Ok(())
     }
 
     /// Whether a store's fields say all that separates its prompt from others, as the index sees it.

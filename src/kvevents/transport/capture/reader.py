@@ -109,6 +109,8 @@ class CaptureReader:
                 lines = _lines(decoder, chunk)
                 offset = data.tell()
                 yield from self._resolved(lines, sources)
+        except KeyError as error:
+            self.damage.append(Damage(str(file), offset, 0, f"expected a source that was named before, found {error}"))
         except DamagedError as error:
             size = data.seek(0, os.SEEK_END) - offset
             self.damage.append(Damage(str(file), offset, size, str(error)))

@@ -11,6 +11,9 @@ from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, open_
 
 _LINGER_MS = 1_000
 _ATTEMPTS = 100
+_WAITED_FOR = 1_000
+_BEFORE_LOSS = 100_000
+"""Messages queued for one subscriber, before it is waited for, or loses some; the latter as engines have it."""
 
 
 class Stage:
@@ -104,9 +107,9 @@ def open_stages(
     Raises:
         TransportError: an address cannot be bound.
     """
-    live, live_at = _bind_ranks(context, endpoint, ranks, zmq.XPUB)
+    live, live_at = _bind_ranks(context, endpoint, ranks, zmq.XPUB, _WAITED_FOR if waits else _BEFORE_LOSS)
     try:
-        routers, replay_at = _bind_ranks(context, replay_endpoint, ranks, zmq.ROUTER)
+        routers, replay_at = _bind_ranks(context, replay_endpoint, ranks, zmq.ROUTER, 0)
     except BaseException:
         _close(live)
         raise
@@ -117,7 +120,7 @@ def open_stages(
     return stages, live_at, replay_at
 
 
-def _bind_ranks(context: ZmqContext, endpoint: str, ranks: int, kind: int) -> tuple[list[ZmqSocket], str]:
+def _bind_ranks(context: ZmqContext, endpoint: str, ranks: int, kind: int, hwm: int) -> tuple[list[ZmqSocket], str]:
     parsed = Endpoint.parse(endpoint)
     attempts = _ATTEMPTS if parsed.transport == "tcp" and not parsed.port else 1
     for attempt in range(attempts):
@@ -127,7 +130,7 @@ def _bind_ranks(context: ZmqContext, endpoint: str, ranks: int, kind: int) -> tu
             for rank in range(ranks):
                 socket = open_socket(kind, endpoint, context)
                 sockets.append(socket)
-                socket.setsockopt(zmq.SNDHWM, 0 if kind == zmq.ROUTER else 1_000)
+                socket.setsockopt(zmq.SNDHWM, hwm)
                 bound = bind_socket(socket, rank_endpoint(base, rank))
                 if rank == 0:
                     base = bound

@@ -1,0 +1,32 @@
+"""What docs/capture.md says runs, and names what there is."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import msgspec
+
+from kvevents.transport.capture.layout import VERSION
+from kvevents.transport.capture.records import Line
+
+DOCS = (Path(__file__).parents[2] / "docs" / "capture.md").read_text(encoding="utf-8")
+
+
+def test_the_example_prints_what_its_last_line_says() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(example, "docs/capture.md", "exec"), {})
+    assert printed.getvalue().strip() == example.rstrip().rpartition("# ")[2]
+
+
+def test_the_table_of_records_is_that_of_the_code() -> None:
+    kinds = {kind.__struct_config__.tag: kind for kind in Line.__args__}  # type: ignore[attr-defined]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", DOCS, re.MULTILINE))
+    assert rows.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        described = rows[name].partition(":")[0] if name == "reset" else rows[name]
+        elements = re.sub(r"\{.*?\}", "", described).count(",") + 1
+        assert elements == len(msgspec.structs.fields(kind)), name
+    assert f"Version {VERSION}." in DOCS
