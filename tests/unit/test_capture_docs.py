@@ -22,7 +22,7 @@ def test_the_example_prints_what_its_last_line_says() -> None:
 
 
 def test_the_table_of_records_is_that_of_the_code() -> None:
-    kinds = {kind.__struct_config__.tag: kind for kind in Line.__args__}  # type: ignore[attr-defined]
+    kinds = {kind.__struct_config__.tag: kind for kind in Line.__args__}
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", DOCS, re.MULTILINE))
     assert rows.keys() == kinds.keys()
     for name, kind in kinds.items():
