@@ -162,15 +162,27 @@ def test_a_topic_that_the_publisher_does_not_use_is_named() -> None:
 
 def test_batches_that_only_probes_bring_show_that_nothing_comes_live() -> None:
     world = World().started(0)
-    for n, state in ((1, LIVE), (2, (State.DEGRADED, Reason.NOTHING_LIVE))):
+    for n, state in ((1, LIVE), (2, LIVE), (3, (State.DEGRADED, Reason.NOTHING_LIVE))):
         world.wait(10)
         world.tracker.reply(Message(n - 1, f"a{n - 1}".encode(), None))
         world.tracker.reply(Message(n, f"a{n}".encode(), None))
         world.tracker.end()
         assert world.state == state
-    assert world.applied == names(0, 1, 2)
-    world.live(3)
+    assert world.applied == names(0, 1, 2, 3)
+    world.live(4)
     assert world.state == LIVE
+
+
+def test_when_nothing_more_comes_that_way_either_it_may_have_been_bad_luck() -> None:
+    world = World().started(0)
+    for n in (1, 2, 3):
+        world.wait(10)
+        world.replies(n - 1, n)
+    for state in ((State.DEGRADED, Reason.NOTHING_LIVE), (State.DEGRADED, Reason.NOTHING_LIVE), LIVE):
+        world.wait(10)
+        world.tracker.reply(Message(3, b"a3", None))
+        world.tracker.end()
+        assert world.state == state
 
 
 def test_a_probe_that_finds_the_buffer_moved_on_with_the_live_stream_is_no_restart() -> None:

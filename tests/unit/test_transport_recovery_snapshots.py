@@ -240,6 +240,15 @@ class TestProbes:
         assert world.state == LIVE
         assert (world.count.timeouts, world.applied) == (1, names(0, 1))
 
+    def test_but_until_all_of_it_is_there_the_source_is_recovering(self) -> None:
+        world = World().started(0)
+        world.wait(world.settings.settle_s)
+        world.wait(world.settings.probe_timeout_s)
+        world.replies(0, end=False)
+        assert world.state == (State.RECOVERING, Reason.FOUND_BY_PROBE)
+        world.wait(world.settings.replay_timeout_s)
+        assert world.state == (State.DEGRADED, Reason.REPLAY_SILENT)
+
     def test_one_that_brings_much_is_a_recovery(self) -> None:
         world = World().started(0)
         world.wait(world.settings.settle_s)

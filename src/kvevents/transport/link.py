@@ -99,6 +99,7 @@ class SourceLink:
         if source.replay_endpoint is not None:
             self._replay = ReplayClient(
                 source.replay_endpoint,
+                receive_hwm=settings.receive_hwm,
                 loop=loop,
                 open_socket=self._open,
                 on_reply=self._take_reply,

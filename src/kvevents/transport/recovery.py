@@ -129,9 +129,9 @@ class Recovery(ABC):
 
     def _settle(self, request: ReplayRequest) -> None:
         """After a replay: applies what is held, and asks again or gives up where numbers are still missing."""
-        if request.probed and request.brought:
+        if request.probed:
             self._count.found_by_probe += request.brought
-            self._standing.note_found(heard_live=self._heard is not None)
+            self._standing.note_probe(found=request.brought > 0, heard_live=self._heard is not None)
         if not self._release_in_order(request):
             return
         if self._is_behind() and request.ceiling is not None and not self._is_better(request):

@@ -20,6 +20,7 @@ class ReplayClient:
 
     Args:
         endpoint: the publisher's ROUTER.
+        receive_hwm: replies that may wait here.
         loop: watches the socket; its thread makes every call here.
         open_socket: makes a socket with the subscriber's settings.
         on_reply: called with every reply, and with None for the end mark.
@@ -32,6 +33,7 @@ class ReplayClient:
         self,
         endpoint: str,
         *,
+        receive_hwm: int,
         loop: PollLoop,
         open_socket: Callable[[str, int], ZmqSocket],
         on_reply: Callable[[Message | None], None],
@@ -40,6 +42,7 @@ class ReplayClient:
         guard: Callable[[Callable[[], None]], Callable[[], None]],
     ) -> None:
         self._endpoint = endpoint
+        self._receive_hwm = receive_hwm
         self._loop = loop
         self._open_socket = open_socket
         self._on_reply = on_reply
@@ -69,7 +72,8 @@ class ReplayClient:
         if self._dealer is None or not self._is_free:
             self.close()
             self._dealer = dealer = self._open_socket(self._endpoint, zmq.DEALER)
-            dealer.setsockopt(zmq.RCVHWM, 0)  # the publisher's ROUTER drops what we do not take in time
+            # The publisher's ROUTER drops what we do not take in time: room for the longest answer to be expected.
+            dealer.setsockopt(zmq.RCVHWM, self._receive_hwm)
             connect_socket(dealer, self._endpoint)
             self._loop.register(dealer, self._guard(self._read))
         self._is_free = False

@@ -23,7 +23,7 @@ class DeliverySettings:
         hold_bytes: the same limit in bytes.
         window: recent sequence numbers whose bytes are recognised, to tell duplicates from restarts.
         max_message_bytes: a peer that sends a longer message is disconnected (`ZMQ_MAXMSGSIZE`).
-        receive_hwm: messages that the live socket queues before the publisher begins to drop.
+        receive_hwm: messages that the live and the replay socket queue before the publisher begins to drop.
         heartbeat_s: interval of ZMTP heartbeats; a peer silent for three of them is taken as gone.
     """
 

@@ -4,7 +4,10 @@ from kvevents.transport.picture import Picture
 from kvevents.transport.request import ReplayRequest, SnapshotRequest
 from kvevents.transport.state import TRANSITIONS, Fault, Reason, StateMachine
 
-_DEAF_PROBES = 2
+_DEAF_PROBES = 3
+"""Probes that bring something while nothing comes live, before that is taken for more than bad luck."""
+_CALM_PROBES = 3
+"""Probes in a row that bring nothing, before that is forgotten."""
 
 
 class Standing:
@@ -33,7 +36,7 @@ class Standing:
         self._has_replay = has_replay
         self._topic = topic
         self._was_connected = False
-        self._deaf_probes = 0
+        self._deaf_probes = self._calm_probes = 0
 
     def connect(self) -> bool:
         """There is a publisher; whether there was one before."""
@@ -47,7 +50,7 @@ class Standing:
     def hear_live(self) -> None:
         """The live socket brings something."""
         self.deaf = None
-        self._deaf_probes = 0
+        self._deaf_probes = self._calm_probes = 0
 
     def compare_topic(self, topic: bytes) -> None:
         """A reply names the topic that batches are published under."""
@@ -59,15 +62,24 @@ class Standing:
                 mendable=False,
             )
 
-    def note_found(self, *, heard_live: bool) -> None:
-        """A probe brought batches that the live socket had not; more than once is no accident if it never has."""
-        self._deaf_probes += not heard_live
+    def note_probe(self, *, found: bool, heard_live: bool) -> None:
+        """A probe brought batches that the live socket had not, or it had all; again and again is no accident."""
+        if heard_live:
+            return
+        if found:
+            self._deaf_probes, self._calm_probes = self._deaf_probes + 1, 0
+        else:
+            self._calm_probes += 1
         if self._deaf_probes >= _DEAF_PROBES and self.deaf is None:
             self.deaf = Fault(
                 Reason.NOTHING_LIVE,
                 "connected, but batches come through the replay socket only: check the live endpoint and the topic",
                 mendable=False,
             )
+        if self._calm_probes >= _CALM_PROBES:
+            self._deaf_probes = 0
+            if self.deaf is not None and self.deaf.reason is Reason.NOTHING_LIVE:
+                self.deaf = None  # nothing is missing, and perhaps nothing was sent
 
     def doubt_restart(self) -> None:
         """The replay socket speaks of another incarnation than the live socket, over which no connection broke."""

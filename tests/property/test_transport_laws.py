@@ -11,6 +11,9 @@ from transport_network import Network
 
 STEP_S = 0.25
 
+often = settings(max_examples=max(150, settings().max_examples))
+"""Stories are cheap, and what breaks a law takes luck."""
+
 OPERATIONS: list[Callable[[Network], None]] = [
     *[Network.publish] * 6,
     *[Network.deliver] * 4,
@@ -54,7 +57,7 @@ def assert_in_order(network: Network) -> None:
 
 
 @given(happens(), st.sampled_from([2, 5, 1_000]), st.sampled_from([1, 3, 1_000]))
-@settings(max_examples=250)
+@often
 def test_live_means_complete_and_what_is_applied_is_in_order(story: list[int], buffer_steps: int, hold: int) -> None:
     world = network(replay=True, buffer_steps=buffer_steps, hold=hold)
     run(world, story)
@@ -67,7 +70,7 @@ def test_live_means_complete_and_what_is_applied_is_in_order(story: list[int], b
 
 
 @given(happens(Network.publish_nothing), st.sampled_from([1, 3, 1_000]))
-@settings(max_examples=250)
+@often
 def test_whatever_a_large_replay_buffer_has_is_always_recovered(story: list[int], hold: int) -> None:
     world = network(replay=True, buffer_steps=1_000, hold=hold)
     run(world, story)
@@ -76,7 +79,7 @@ def test_whatever_a_large_replay_buffer_has_is_always_recovered(story: list[int]
 
 
 @given(happens(), st.sampled_from([1, 2, 5, 1_000]), st.sampled_from([1, 3, 1_000]))
-@settings(max_examples=250)
+@often
 def test_with_snapshots_the_picture_is_right_in_the_end_whatever_was_lost(
     story: list[int], buffer_steps: int, hold: int
 ) -> None:
@@ -89,7 +92,7 @@ def test_with_snapshots_the_picture_is_right_in_the_end_whatever_was_lost(
 
 
 @given(happens())
-@settings(max_examples=250)
+@often
 def test_without_replay_live_means_complete_once_another_batch_came(story: list[int]) -> None:
     world = network(replay=False, buffer_steps=0, hold=10)
     run(world, story)
@@ -105,7 +108,7 @@ def test_without_replay_live_means_complete_once_another_batch_came(story: list[
     st.sampled_from([2, 5, 1_000]),
     st.booleans(),
 )
-@settings(max_examples=250)
+@often
 def test_a_source_is_never_live_and_wrong_for_longer_than_the_detection_bound(
     story: list[int], buffer_steps: int, snapshots: bool
 ) -> None:
