@@ -72,7 +72,7 @@ soak: setup  ## long runs: every law with 2,000 examples, 200 rounds over a flee
 	$(BIN)/python -m benchmarks.cache --operations 1000000
 
 # libFuzzer by hand: its instrumentation needs no nightly compiler, only a C++ one.
-FUZZ_TARGETS := wire coalesce index snapshot image log hash
+FUZZ_TARGETS := wire coalesce index snapshot image log pseudonyms hash
 FUZZ_SECONDS := 300
 FUZZ_FLAGS   := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

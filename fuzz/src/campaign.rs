@@ -7,7 +7,7 @@ use crate::dice::Dice;
 use crate::targets::{ALL, Target};
 
 /// Inputs of a campaign, unless `FUZZ_INPUTS` says otherwise.
-const INPUTS: u64 = 1_000;
+const INPUTS: u64 = 700;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))

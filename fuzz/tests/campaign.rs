@@ -36,3 +36,8 @@ fn image() {
 fn log() {
     run(target("log"));
 }
+
+#[test]
+fn pseudonyms() {
+    run(target("pseudonyms"));
+}

@@ -5,6 +5,7 @@ mod hash;
 mod image;
 mod index;
 mod log;
+mod pseudonyms;
 mod snapshot;
 mod wire;
 
@@ -27,13 +28,14 @@ pub struct Target {
 }
 
 /// Every target.
-pub const ALL: [Target; 7] = [
+pub const ALL: [Target; 8] = [
     wire::TARGET,
     coalesce::TARGET,
     index::TARGET,
     snapshot::TARGET,
     image::TARGET,
     log::TARGET,
+    pseudonyms::TARGET,
     hash::TARGET,
 ];
 
