@@ -316,6 +316,8 @@ def test_a_source_that_is_the_same_goes_on_without_a_clear() -> None:
     second.add(1, stored(2, 1))
     assert second.events(second.flush()) == [[stored(2, 1)]]
     assert second.stream.position == Position(1, digest_of(batch(stored(2, 1))))
+    second.add(2, stored(3, 2))
+    assert second.stream.position == Position(1, digest_of(batch(stored(2, 1)))), "what waits is not in the log yet"
     # Unless the subscriber finds that it is another one.
     third = Harness(restored(first.sent)._replace(position=position))
     third.stream.clear()

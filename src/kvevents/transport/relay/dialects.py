@@ -1,6 +1,6 @@
 """Which engine wrote a batch: a relay writes as its source does."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -14,15 +14,31 @@ _MOST_SLOTS_OF_SGLANG = 7
 """An array `[tag, hashes, parent, tokens, block_size, lora_id, medium]`; what vLLM writes after it is more."""
 
 
-def recognise(payload: bytes) -> Dialect | None:
-    """The dialect of a batch, by its first store that tells; None if none does.
+class Guess(NamedTuple):
+    """What a batch tells.
+
+    Attributes:
+        dialect: one that says all that was said.
+        is_sure: whether it is the source's.
+    """
+
+    dialect: Dialect
+    is_sure: bool
+
+
+def recognise(payload: bytes) -> Guess:
+    """The dialect of a batch, by its first store that tells, else by whether its events are arrays.
 
     Args:
         payload: a batch that can be read.
     """
     batch: Any = msgspec.msgpack.decode(payload)
     events = batch.get("events", ()) if isinstance(batch, dict) else batch[1]
-    return next((dialect for event in events if (dialect := _of(event)) is not None), None)
+    dialect = next((dialect for event in events if (dialect := _of(event)) is not None), None)
+    if dialect is not None:
+        return Guess(dialect, is_sure=True)
+    are_arrays = bool(events) and all(isinstance(event, list) for event in events)
+    return Guess("sglang-array" if are_arrays else "sglang", is_sure=False)
 
 
 def _of(event: Any) -> Dialect | None:

@@ -58,13 +58,18 @@ class Lane:
 
         Raises:
             WireError: it is no batch.
-            ValueError: the dialect has no place for what it says.
         """
         if self._tries:
             self._look_at(payload)
         if self._remains is not None:
             self._give_back(self._remains, payload)
-        return self._coalescer.add(payload)
+        try:
+            return self._coalescer.add(payload)
+        except ValueError:  # an array has no place for all of it: a map has, and readers take both
+            self._begin("vllm")
+            skipped = self._coalescer.add(payload)
+            self._begin(self.dialect)
+            return skipped
 
     def lose(self, held: CompactedLog | None) -> None:
         """Something was lost: nothing is held any more, but what later batches show to be.
@@ -109,13 +114,16 @@ class Lane:
             found = recognise(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, IndexError):
             return  # who reads it says what is wrong with it
-        self._tries = 0 if found is not None else self._tries - 1
-        if found not in {None, self.dialect}:
-            assert found is not None
-            self.seal()
-            self.dialect = found
-            self._coalescer = Coalescer(self._level, dialect=found)
-            self._counted = (0, 0, 0, 0, 0)
+        self._tries = 0 if found.is_sure else self._tries - 1
+        if found.dialect != self.dialect:
+            self.dialect = found.dialect
+            self._begin(found.dialect)
+
+    def _begin(self, dialect: Dialect) -> None:
+        """Writes in another dialect from here on."""
+        self.seal()
+        self._coalescer = Coalescer(self._level, dialect=dialect)
+        self._counted = (0, 0, 0, 0, 0)
 
     def _give_back(self, remains: Remains, payload: bytes) -> None:
         confirmed = remains.confirm(payload)

@@ -16,7 +16,7 @@ class StreamStats(msgspec.Struct):
         unread_events: events that could not be read; they went on as they came.
         unread_fields: values for which there was no place; they did not go on.
         cancelled_blocks: announcements left out because they undo each other.
-        refused: batches that were broken, or that the dialect has no place for; what they said is unknown.
+        refused: batches that were broken; what they said is unknown.
         clears: times that consumers were told to drop everything: the source began anew, or something was lost.
         gaps: clears because batches of the source were lost for good.
         missing: batches of the source that were.

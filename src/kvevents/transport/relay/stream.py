@@ -73,6 +73,7 @@ class Stream:
         self._next = 0
         self._taken: int | None = None  # the source's last number
         self._last_payload: bytes | None = None  # and the batch
+        self._flushed: tuple[int | None, bytes | None] = (None, None)  # both, when the last window ended
         self._position: Position | None = None  # where an earlier relay was, as long as nothing came since
         self._has_begun = False
         self._since: float | None = None  # when the window began
@@ -106,12 +107,10 @@ class Stream:
                 rank = batch_rank(payload)
                 lane = self._lanes.get(rank) or self._new_lane(rank)
                 skipped = lane.add(payload)
-            except (WireError, ValueError) as error:
+            except WireError:
                 self.stats.refused += 1
                 self._lose()
-                if isinstance(error, WireError):
-                    raise
-                raise WireError(str(error), 0) from error
+                raise
             self._lanes[rank] = lane
             self._note_pending(lane)
             return Added(skipped)
@@ -120,6 +119,7 @@ class Stream:
         """The source begins anew, with nothing held."""
         with self._changed:
             self._taken = self._last_payload = self._position = None
+            self._flushed = (None, None)
             if self._lanes:
                 self._clear()
 
@@ -138,10 +138,9 @@ class Stream:
 
     @property
     def position(self) -> Position | None:
-        """How far the source has been followed; right after `flush`, how far what it returned goes."""
-        if self._taken is None or self._last_payload is None:
-            return self._position
-        return Position(self._taken, digest_of(self._last_payload))
+        """How far the source has been followed by what `flush` returned last."""
+        sequence, payload = self._flushed
+        return self._position if sequence is None or payload is None else Position(sequence, digest_of(payload))
 
     def deadline(self) -> float | None:
         """When `flush` has something to do, monotonic seconds."""
@@ -349,6 +348,7 @@ class Stream:
 
     def _take(self) -> list[Sent]:
         self._since, self._is_full = None, False
+        self._flushed = self._taken, self._last_payload
         at = time.time()
         sent = [
             Sent(0, payload, lane.rank, at)
