@@ -4,6 +4,7 @@
 
 use super::blocks::BlockNumber;
 use super::forest::{Forest, Found};
+use super::holders::HolderSet;
 use super::rank_image::{Image, Planted, Unplaced};
 use super::record::{Link, RECORD_BYTES, Record};
 use super::report::Report;
@@ -120,6 +121,8 @@ impl State {
         let Some(geometry) = image.geometry else { return };
         let forest = forests.open(geometry);
         let full = source.groups.full();
+        // What adding the source to a set of holders comes to, from the block before: mostly the same again.
+        let mut known: Option<(HolderSet, u32, HolderSet)> = None;
         for block in blocks {
             let parent = block.parent.map(|parent| numbers[parent as usize]);
             let residency = &image.residencies[block.residency as usize];
@@ -128,7 +131,14 @@ impl State {
                 Found::Nothing => forest.add(block.engine, block.content, parent),
                 Found::Mine(_) => unreachable!("the source was emptied, and each block comes once"),
             };
-            source.join_with(forest, place, residency.clone());
+            let from = forest.link(place).holders;
+            let to = match known {
+                Some((set, number, to)) if (set, number) == (from, block.residency) => to,
+                _ => forest.sets.with(from, source.member, Some(residency.clone())),
+            };
+            known = Some((from, block.residency, to));
+            forest.set_holders(place, to);
+            source.count_in(forest, place);
             source.count(Tiers::default(), residency.tiers(full));
             numbers.push(place);
         }
