@@ -142,7 +142,10 @@ def test_snapshots_are_saved_by_themselves_by_one_of_many(settings: JetStreamSet
         try:
             wait_until(lambda: sum(subscriber.snapshots_saved for subscriber in subscribers) >= 1, "no snapshot")
             publisher.publish(store(1))
-            wait_until(lambda: 2 in [subscriber._saved_position for subscriber in subscribers], "no second snapshot")
+            wait_until(
+                lambda: 2 in [subscriber._keeper.saved_position for subscriber in subscribers if subscriber._keeper],
+                "no second snapshot",
+            )
         finally:
             for subscriber in subscribers:
                 subscriber.close()

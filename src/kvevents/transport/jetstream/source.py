@@ -133,6 +133,7 @@ class LogSource:
     def forget(self) -> None:
         """Drops what it holds; if it comes back, its log is to be read again (`reset`)."""
         self.is_forgotten = True
+        self._count.expired += 1
         self._clear()
 
     def reset(self) -> None:

@@ -3,24 +3,24 @@
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from typing import Self
 
-from kvevents.errors import CapacityError, ConfigError, KVEventsError, TransportError, WireError
+from kvevents.errors import ConfigError, WireError
 from kvevents.transport.jetstream.broker import Broker, BrokerStatus, must_connect
 from kvevents.transport.jetstream.connection import Connection
 from kvevents.transport.jetstream.feed import Delivery, Feed
 from kvevents.transport.jetstream.fleet import Fleet
+from kvevents.transport.jetstream.keeper import SnapshotKeeper
 from kvevents.transport.jetstream.log import LogPlace
 from kvevents.transport.jetstream.names import MESSAGE_ID, MessageId
 from kvevents.transport.jetstream.registry import WorkerRecord, read_record
 from kvevents.transport.jetstream.settings import JetStreamSettings
-from kvevents.transport.jetstream.snapshots import LogMark, SnapshotIndex, SnapshotStore, SourceMark, pack, unpack
+from kvevents.transport.jetstream.snapshots import SnapshotIndex
 from kvevents.transport.jetstream.source import Circumstances, LogSource
 from kvevents.transport.jetstream.store import StreamFacts, ensure_buckets, ensure_stream, read_stream
 from kvevents.transport.sink import EventSink
-from kvevents.transport.state import Fault, Reason, SourceState
+from kvevents.transport.state import SourceState
 from kvevents.transport.subscriber import OnState
 
 _log = logging.getLogger(__name__)
@@ -70,22 +70,17 @@ class JetStreamSubscriber:
             raise ConfigError(f"expected grace_s from 0 and max_batch_bytes from 1, got {grace_s}, {max_batch_bytes}")
         self._settings = settings
         self._names = settings.names
-        self._snapshots = snapshots
-        self._snapshot_every_s = snapshot_every_s
         self._grace_s = grace_s
         self._broker = Broker(f"kvevents-jetstream-{settings.fleet}", settings, self._serve, on_status=self._on_status)
         self._fleet = Fleet(self._names, sink, on_state, self._broker.tell, max_batch_bytes)
-        self._snapshots_saved = 0
-        self._snapshot_problem: str | None = None
         # The loop's own.
         self._place = LogPlace()
         self._goal = 0
         self._caught_up = False
         self._turn = asyncio.Lock()  # what one message does is not mixed with anything else
-        self._saving: asyncio.Task[None] | None = None
-        self._saved_position = 0
-        # Consumers that start together save at different times.
-        self._next_save = time.monotonic() + random.uniform(0, snapshot_every_s or 0.0)  # noqa: S311 - no secret
+        self._keeper: SnapshotKeeper | None = None
+        if snapshots is not None:
+            self._keeper = SnapshotKeeper(settings, snapshots, self._fleet, every_s=snapshot_every_s, turn=self._turn)
         self._broker.start()
 
     @property
@@ -106,12 +101,12 @@ class JetStreamSubscriber:
     @property
     def snapshots_saved(self) -> int:
         """Snapshots that this consumer has saved."""
-        return self._snapshots_saved
+        return 0 if self._keeper is None else self._keeper.saved
 
     @property
     def snapshot_problem(self) -> str | None:
         """Why the last snapshot could not be used or saved; None if it could."""
-        return self._snapshot_problem
+        return None if self._keeper is None else self._keeper.problem
 
     def workers(self) -> list[WorkerRecord]:
         """The records of the registry that hold."""
@@ -154,9 +149,10 @@ class JetStreamSubscriber:
             TransportError: the broker does not take it within `timeout` seconds, or is not reached.
             CapacityError: it is larger than the settings allow.
         """
-        if self._snapshots is None:
+        keeper = self._keeper
+        if keeper is None:
             raise ConfigError("save_snapshot: no index was given as snapshots")
-        self._broker.run(self._save, timeout)
+        self._broker.run(lambda connection: keeper.save(connection, self._place), timeout)
 
     def close(self) -> None:
         """Stops to follow; the sink keeps what it has. Idempotent."""
@@ -209,59 +205,22 @@ class JetStreamSubscriber:
 
     async def _find_place(self, connection: Connection, facts: StreamFacts) -> None:
         """Goes to where reading goes on: where it was, or the snapshot, or the log's beginning."""
-        place = self._place
+        place, keeper = self._place, self._keeper
         if place.stream is not None:
             found = await place.find(connection, self._names.stream, facts)
             if found is not None:
                 self._fleet.extend_leases()
                 if found + 1 < facts.first:
-                    if await self._restore(connection, facts):
+                    if keeper is not None and await keeper.restore(connection, facts, place):
                         return
                     found = facts.first - 1  # what is missing shows in the batches' numbers
                 place.position = found
                 return
-        if await self._restore(connection, facts):
+        if keeper is not None and await keeper.restore(connection, facts, place):
             return
         place.set(facts.created, facts.first - 1 if facts.first else 0, ())
         for source in self._fleet:
             source.reset()
-
-    async def _restore(self, connection: Connection, facts: StreamFacts) -> bool:
-        """Begins from the fleet's snapshot, if there is one that fits the log."""
-        if self._snapshots is None:
-            return False
-        self._snapshot_problem = None
-        try:
-            data = await SnapshotStore(connection, self._settings, self._snapshots.block_size).load()
-            if data is None:
-                return False
-            mark, image = unpack(data)
-            place = await self._find_mark(connection, facts, mark)
-            self._snapshots.restore(bytes(image))
-        except (WireError, CapacityError, TransportError, ConfigError) as error:
-            self._snapshot_problem = str(error)
-            _log.warning("the snapshot of fleet %s is not used: %s", self._settings.fleet, error)
-            return False
-        self._place = place
-        self._saved_position = mark.position
-        marked = {(source.worker, source.rank): source for source in mark.sources}
-        for key in marked.keys() | self._fleet.states().keys():
-            entry = marked.get(key)
-            source = self._fleet.get(*key)
-            if entry is None:
-                source.reset()
-                continue
-            source.restore(entry.incarnation, entry.last, _fault(entry), is_forgotten=entry.is_forgotten)
-        return True
-
-    async def _find_mark(self, connection: Connection, facts: StreamFacts, mark: LogMark) -> LogPlace:
-        place = LogPlace()
-        place.set(mark.stream, mark.position, mark.recent)
-        if await place.find(connection, self._names.stream, facts) != mark.position:
-            raise ConfigError("it was taken of another log, or of batches that the broker has lost since")
-        if self._place.stream == mark.stream and self._place.position >= mark.position:
-            raise ConfigError("it is older than what was read already")
-        return place
 
     async def _take_message(self, connection: Connection, delivery: Delivery) -> None:
         async with self._turn:
@@ -342,43 +301,8 @@ class JetStreamSubscriber:
                     source.forget()
                 elif around.now - source.gone_since > self._settings.max_age_s + self._grace_s:
                     self._fleet.drop(source)
-        due = self._snapshot_every_s is not None and around.now >= self._next_save
-        if due and self._saved_position < self._place.position and (self._saving is None or self._saving.done()):
-            self._saving = asyncio.create_task(self._save_if_old(connection))
-
-    # Snapshots.
-
-    async def _save_if_old(self, connection: Connection) -> None:
-        every = self._snapshot_every_s or 0.0
-        self._next_save = time.monotonic() + every
-        assert self._snapshots is not None
-        try:
-            age = await SnapshotStore(connection, self._settings, self._snapshots.block_size).age()
-            if age is not None and age < every / 2:
-                return  # another consumer has
-            await self._save(connection)
-        except KVEventsError as error:
-            if self._snapshot_problem is None:
-                _log.warning("no snapshot of fleet %s: %s", self._settings.fleet, error)
-            self._snapshot_problem = str(error)
-
-    async def _save(self, connection: Connection) -> None:
-        index = self._snapshots
-        assert index is not None
-        async with self._turn:  # the index and the place in the log belong together
-            place = self._place
-            mark = LogMark(
-                place.stream or "",
-                place.position,
-                place.recent(_RECENT_IN_SNAPSHOT),
-                [_mark(source) for source in self._fleet],
-                time.time(),
-            )
-            image = index.snapshot()
-        await SnapshotStore(connection, self._settings, index.block_size).save(pack(mark, image))
-        self._saved_position = mark.position
-        self._snapshots_saved += 1
-        self._snapshot_problem = None
+        if self._keeper is not None:
+            self._keeper.tick(connection, self._place)
 
     # Sources.
 
@@ -394,16 +318,3 @@ class JetStreamSubscriber:
 
 def _note_foreign(delivery: Delivery, error: WireError) -> None:
     _log.debug("message %d at %s is none of ours: %s", delivery.position, delivery.subject, error)
-
-
-def _mark(source: LogSource) -> SourceMark:
-    fault = None if source.fault is None else (str(source.fault.reason), source.fault.detail)
-    return SourceMark(source.worker, source.rank, source.incarnation, source.last, fault, source.is_forgotten)
-
-
-def _fault(mark: SourceMark) -> Fault | None:
-    if mark.fault is None:
-        return None
-    name, detail = mark.fault
-    reason = Reason(name) if name in set(Reason) else Reason.BATCH_MISSING  # a later version's
-    return Fault(reason, detail, mendable=False)
