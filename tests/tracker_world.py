@@ -50,6 +50,13 @@ class World:
         self.applied.append(payload.decode())
         return self.verdicts.get(payload.decode(), Verdict())
 
+    def apply_run(self, batches: Sequence[tuple[int, bytes]], /) -> tuple[int, Verdict]:
+        for taken, (sequence, payload) in enumerate(batches, 1):
+            verdict = self.apply(sequence, payload)
+            if verdict != Verdict():
+                return taken, verdict
+        return len(batches), Verdict()
+
     def clear(self) -> None:
         self.clears += 1
         self.applied.clear()

@@ -98,6 +98,13 @@ class Network:
         self.applied.append(payload)
         return Verdict()
 
+    def apply_run(self, batches: Sequence[tuple[int, bytes]], /) -> tuple[int, Verdict]:
+        for taken, (sequence, payload) in enumerate(batches, 1):
+            verdict = self.apply(sequence, payload)
+            if verdict != Verdict():
+                return taken, verdict
+        return len(batches), Verdict()
+
     def clear(self) -> None:
         self.applied.clear()
 

@@ -161,6 +161,7 @@ ENTRIES = {
         lambda: index().add_worker, "v", block_size=1, counted=True, groups=[(1, "mamba", None)]
     ),
     "index.PrefixIndex.apply": entry(lambda: index().apply, "w", DATA, seq=1, dp_rank=0),
+    "index.PrefixIndex.apply_run": entry(lambda: index().apply_run, "w", [(1, DATA)], dp_rank=0),
     "index.PrefixIndex.clear_worker": entry(lambda: index().clear_worker, "w", 0),
     "index.PrefixIndex.dump_events": entry(lambda: index().dump_events, "w"),
     "index.PrefixIndex.holdings": entry(lambda: index().holdings, "w"),

@@ -71,6 +71,18 @@ impl<'py> WorkerArgument<'py> {
     }
 }
 
+/// Batches of one source as Python hands them over: (sequence, payload) of each.
+fn numbered(object: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, PyBackedBytes)>> {
+    let refused = |part: &Bound<'_, PyAny>| texts::type_error("batches", "a sequence and a payload of bytes", part);
+    let batch = |item: PyResult<Bound<'_, PyAny>>| {
+        let item = item?;
+        let (seq, data): (Bound<'_, PyAny>, PyBackedBytes) = item.extract().map_err(|_| refused(&item))?;
+        let seq = numbers::seq(&seq)?.ok_or_else(|| refused(&item))?;
+        Ok((seq, data))
+    };
+    object.try_iter()?.map(batch).collect()
+}
+
 /// A prompt as Python hands it over: tokens, adapter's name, adapter's number, salt, extra keys as msgpack.
 struct PromptArgument {
     tokens: TokenArgument,
@@ -202,6 +214,23 @@ impl PyPrefixIndex {
         let long = data.len() > DETACH_ABOVE * BLOCK_BYTES || self.0.is_busy();
         let outcome = detach_if(py, long, || self.0.apply(target, &data, seq, dp_rank));
         outcome.map(ApplyReport).map_err(|error| raise(py, &error))
+    }
+
+    /// Apply batches of one source in order, up to the first about which there is something to say.
+    #[pyo3(signature = (worker, batches, *, dp_rank=None))]
+    fn apply_run(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = WorkerArgument::read)] worker: WorkerArgument<'_>,
+        #[pyo3(from_py_with = numbered)] batches: Vec<(u64, PyBackedBytes)>,
+        #[pyo3(from_py_with = numbers::dp_rank)] dp_rank: Option<i64>,
+    ) -> (usize, Option<ApplyReport>, Vec<i64>) {
+        let target = worker.target();
+        let size: usize = batches.iter().map(|(_, data)| data.len()).sum();
+        let long = size > DETACH_ABOVE * BLOCK_BYTES || self.0.is_busy();
+        let batches = batches.iter().map(|(seq, data)| (*seq, &data[..]));
+        let run = detach_if(py, long, || self.0.apply_run(target, batches, dp_rank));
+        (run.taken, run.report.map(ApplyReport), run.ranks)
     }
 
     #[pyo3(name = "match", signature = (tokens, lora_name, lora_id, cache_salt, extra_keys))]

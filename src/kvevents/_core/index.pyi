@@ -114,6 +114,10 @@ class PrefixIndex:
         seq: int | None = None,
         dp_rank: int | None = None,
     ) -> ApplyReport: ...
+    def apply_run(
+        self, worker: WorkerHandle | str, batches: Sequence[tuple[int, bytes]], *, dp_rank: int | None = None
+    ) -> tuple[int, ApplyReport | None, list[int]]:
+        """Apply batches of one source in order, up to the first about which there is something to say."""
     def match(
         self,
         tokens: _Tokens,

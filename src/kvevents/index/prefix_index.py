@@ -178,6 +178,25 @@ class PrefixIndex:
             data = encode_batch(data)
         return self._core.apply(worker, data, seq=seq, dp_rank=dp_rank)
 
+    def apply_run(
+        self, worker: "WorkerHandle | str", batches: Sequence[tuple[int, bytes]], *, dp_rank: int | None = None
+    ) -> tuple[int, ApplyReport | None, list[int]]:
+        """Apply batches of one source in order, as `apply` each, up to the first about which there is something to say.
+
+        That is one that clears, or of which something was skipped, dropped, contradicted or ignored; it is the last
+        that is applied. One that `apply` would refuse is not applied and ends the run: `apply` says why.
+
+        Args:
+            worker: as for `apply`.
+            batches: (sequence, payload) of each.
+            dp_rank: as for `apply`.
+
+        Returns:
+            How many were applied; the report of the last of them if there is something to say about it, else None; the
+            ranks that they were applied to, each once.
+        """
+        return self._core.apply_run(worker, batches, dp_rank=dp_rank)
+
     def match(
         self,
         tokens: Tokens,

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvevents.transport.snapshot import digest_of
 
@@ -25,6 +25,12 @@ class RecentBatches:
         if sequence == 0:
             self._first = digest
         self._digests.append((sequence, digest))
+
+    def extend(self, batches: Sequence[tuple[int, bytes]]) -> None:
+        """Remembers batches, (sequence, payload)."""
+        if batches[0][0] == 0:
+            self._first = hash(batches[0][1])
+        self._digests.extend([(sequence, hash(payload)) for sequence, payload in batches])
 
     def same(self, sequence: int, payload: bytes) -> bool | None:
         """Whether `sequence` had these bytes; None if that is not known."""

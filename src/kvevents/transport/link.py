@@ -18,7 +18,7 @@ from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.sink import EventSink, judge, read_report, restore_part
+from kvevents.transport.sink import ApplyRun, EventSink, judge, read_report, restore_part
 from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, no_socket, open_socket
 from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
@@ -76,6 +76,7 @@ class SourceLink:
     ) -> None:
         self.source = source
         self._sink = sink
+        self._apply_run: ApplyRun | None = getattr(sink, "apply_run", None)
         self._on_arrival = on_arrival
         self._loop = loop
         self._context = context
@@ -180,6 +181,9 @@ class SourceLink:
             return Verdict(Fault(Reason.SINK_FAILED, detail, mendable=False))
         self._is_untouched = False
         self._note_rank(report)
+        return self._judge(report, sequence, payload)
+
+    def _judge(self, report: object, sequence: int, payload: bytes) -> Verdict:
         verdict = judge(report, sequence, payload)
         if verdict is FINE:
             return verdict
@@ -188,6 +192,20 @@ class SourceLink:
             rank: object = getattr(report, "dp_rank", None)
             verdict = verdict._replace(rank=rank if isinstance(rank, int) else None, ranks=frozenset(self._named))
         return verdict
+
+    def apply_run(self, batches: Sequence[tuple[int, bytes]], /) -> tuple[int, Verdict]:
+        """Hands batches to the sink, in one call where it has one for that."""
+        if self._apply_run is None or self._is_untouched or len(batches) == 1:
+            for taken, (sequence, payload) in enumerate(batches, 1):
+                verdict = self.apply(sequence, payload)
+                if verdict is not FINE:
+                    return taken, verdict
+            return len(batches), FINE
+        taken, report, ranks = self._apply_run(self.source.worker_id, batches, dp_rank=self.source.dp_rank)
+        if not taken:
+            return 1, self.apply(*batches[0])  # which says why it cannot be applied
+        self._named.update(ranks)
+        return taken, FINE if report is None else self._judge(report, *batches[taken - 1])
 
     def clear(self) -> None:
         """Drops what the source holds, also under ranks that only its batches named."""

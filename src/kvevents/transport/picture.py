@@ -58,6 +58,13 @@ class Effects(Protocol):
     def apply(self, sequence: int, payload: bytes, /) -> Verdict:
         """Hands one batch on."""
 
+    def apply_run(self, batches: Sequence[tuple[int, bytes]], /) -> tuple[int, Verdict]:
+        """Hands batches on, (sequence, payload), up to the first of which something else than `FINE` became.
+
+        Returns:
+            How many, at least one, and what became of the last of them.
+        """
+
     def clear(self) -> None:
         """Drops everything that the source holds."""
 
@@ -98,7 +105,19 @@ class Picture:
         self._recent.add(sequence, payload)
         self._count.applied += 1
         self._count.replayed += replayed
-        verdict = self._effects.apply(sequence, payload)
+        self._heed(self._effects.apply(sequence, payload))
+
+    def take_run(self, batches: Sequence[tuple[int, bytes]]) -> int:
+        """Applies batches that follow each other, up to the first that changes what is known; how many."""
+        taken, verdict = self._effects.apply_run(batches)
+        applied = batches[:taken]
+        self.last = applied[-1][0]
+        self._recent.extend(applied)
+        self._count.applied += taken
+        self._heed(verdict)
+        return taken
+
+    def _heed(self, verdict: Verdict) -> None:
         if verdict.cleared and self.fault is not None:
             self._cleared.add(verdict.rank)
             if self._cleared >= verdict.ranks:

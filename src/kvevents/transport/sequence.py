@@ -231,24 +231,18 @@ class SequenceTracker(Recovery):
 
     def _take_run(self, batches: Sequence[tuple[int, bytes]]) -> int:
         """Applies the first batches as far as each continues the picture and nothing else happens; how many."""
-        picture, fault = self._picture, self._picture.fault
+        picture = self._picture
         if self._request is not None or not self._standing.connected:
             return 0
-        taken = size = 0
-        last = picture.next - 1
-        for sequence, payload in batches:
-            if sequence != last + 1 or picture.fault is not fault:
-                break
-            last = sequence
-            taken += 1
-            size += len(payload)
-            picture.take(sequence, payload, replayed=False)
+        first = picture.next
+        on = next((place for place, (sequence, _) in enumerate(batches) if sequence != first + place), len(batches))
+        taken = picture.take_run(batches[:on]) if on else 0
         if taken:
             self._count.received += taken
-            self._count.received_bytes += size
+            self._count.received_bytes += sum(len(payload) for _, payload in batches[:taken])
             self._standing.hear_live()
-            self._heard = last
-            self._note_taken(last)
+            self._heard = first + taken - 1
+            self._note_taken(self._heard)
             self._move()
         return taken
 

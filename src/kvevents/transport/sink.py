@@ -1,6 +1,7 @@
 """Where a subscriber takes the batches: anything like an index."""
 
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
 
 from kvevents.errors import ConfigError, WireError
 from kvevents.events import AllBlocksCleared
@@ -16,12 +17,16 @@ IMAGE_MAGIC = b"KVERANK\0"
 """What an image of `PrefixIndex.snapshot_worker` begins with."""
 
 
+ApplyRun: TypeAlias = Callable[..., tuple[int, object | None, Iterable[int]]]
+
+
 class EventSink(Protocol):
     """Takes batches, always from one thread at a time per subscriber. `PrefixIndex` is one.
 
-    A sink may have three methods more, as the index has them: `add_worker`, which is called when a source is added
-    whose block size, residency or groups are given, `set_state`, which is called whenever a source's state changes, and
-    `restore_worker`, which is given the images of a snapshot; without it only snapshots made of batches can be used.
+    A sink may have four methods more, as the index has them: `add_worker`, which is called when a source is added
+    whose block size, residency or groups are given; `set_state`, which is called whenever a source's state changes;
+    `restore_worker`, which is given the images of a snapshot: without it only snapshots made of batches can be used;
+    and `apply_run`, which is given batches that came together, in place of `apply` for each, and raises nothing.
     """
 
     def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> object:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::report::{Ignored, Report};
+use super::report::{Ignored, Report, Run};
 use super::room::Terms;
 use super::slice::Slice;
 use super::worker::Target;
@@ -19,6 +19,33 @@ impl PrefixIndex {
         dp_rank: Option<i64>,
     ) -> Result<Report, IndexError> {
         self.apply_at(target, data, seq, dp_rank, self.started.elapsed())
+    }
+
+    /// Apply batches of one source in order, up to the first about which there is something to say: that one is the last
+    /// that is applied. One that cannot be applied is left to `apply`, which says why.
+    pub fn apply_run<'a>(
+        &self,
+        target: Target<'_>,
+        batches: impl IntoIterator<Item = (u64, &'a [u8])>,
+        dp_rank: Option<i64>,
+    ) -> Run {
+        let mut run = Run::default();
+        for (seq, data) in batches {
+            let Ok(report) = self.apply(target, data, Some(seq), dp_rank) else {
+                break;
+            };
+            run.taken += 1;
+            if let Some(rank) = report.dp_rank
+                && !run.ranks.contains(&rank)
+            {
+                run.ranks.push(rank);
+            }
+            if !report.is_plain() {
+                run.report = Some(report);
+                break;
+            }
+        }
+        run
     }
 
     /// `apply` at a time of the index's clock.

@@ -59,10 +59,30 @@ impl Report {
         report
     }
 
+    /// Whether there is nothing to say about the batch but that it was applied.
+    pub fn is_plain(&self) -> bool {
+        self.cleared == 0
+            && self.dropped == 0
+            && self.skipped.is_empty()
+            && self.error.is_none()
+            && self.ignored.is_none()
+    }
+
     /// One more event was left out.
     pub fn skip(&mut self, code: &'static str, offset: usize, reason: String) {
         self.skipped.push(SkippedEvent { code, offset, reason });
     }
+}
+
+/// What became of batches that came together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// How many were applied (or ignored), of the first ones.
+    pub taken: usize,
+    /// Of the last of them, if there is something to say about it.
+    pub report: Option<Report>,
+    /// The ranks that they were applied to, each once.
+    pub ranks: Vec<i64>,
 }
 
 /// Why a batch was not applied.
