@@ -14,7 +14,7 @@ from kvevents.events import BlockStored, KVEventBatch
 from kvevents.index import PrefixIndex
 from kvevents.transport import CaptureReader, CaptureWriter, DeliverySettings, Recorder, Source, State, ZmqPublisher
 from kvevents.transport.capture import CapturedBatch, CapturedReset, CapturedState
-from kvevents.wire import encode_batch
+from kvevents.wire import decode_batch, encode_batch
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ WRITING = """
 import itertools, sys
 from kvevents.transport import CaptureReader, CaptureWriter
 from kvevents.transport.capture import CaptureSource
-from kvevents.wire import encode_batch
+from kvevents.wire import decode_batch, encode_batch
 from kvevents.events import BlockRemoved, KVEventBatch
 writer = CaptureWriter(sys.argv[1], chunk_bytes=2_000, rotate_bytes=50_000)
 for number in itertools.count():
@@ -162,18 +162,18 @@ def test_the_command_ends_by_itself_and_says_when_nothing_was_reached(tmp_path: 
     with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher:
         publisher.publish(stored(0))
         assert publisher.replay_endpoint is not None
-        words = [
-            publisher.endpoint,
-            "--replay",
-            publisher.replay_endpoint,
-            "-o",
-            str(tmp_path / "a"),
-            "--duration",
-            "1",
-        ]
-        done = subprocess.run([*COMMAND, "record", *words], capture_output=True, text=True, timeout=30, check=False)
+        where = [f"worker-1={publisher.endpoint}", "--replay", publisher.replay_endpoint, "-o", str(tmp_path / "a")]
+        words = [*COMMAND, "record", *where, "--tokens", "--duration", "1"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 0, done.stderr
+        assert "worker-1: 1 batches" in done.stdout
         assert "1 batches with 1 blocks" in done.stdout
+        assert "can read the prompts" in done.stderr
+    (batch,) = CaptureReader(tmp_path / "a").batches()
+    (event,) = decode_batch(batch.payload).events
+    assert isinstance(event, BlockStored)
+    assert event.token_ids == [0, 3, 3, 4]
+    assert event.block_hashes != [1 << 60]
     words = ["tcp://127.0.0.1:9", "-o", str(tmp_path / "b"), "--duration", "0.3"]
     done = subprocess.run([*COMMAND, "record", *words], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 3

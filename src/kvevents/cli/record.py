@@ -71,6 +71,8 @@ def record(
     )
     with writer, told_to_end() as ended, Recorder(sources, writer) as recorder:
         note(f"recording {len(sources)} sources to {writer.path}; Ctrl-C ends")
+        if raw or tokens:
+            note("token ids stay as they are: whoever has the files can read the prompts")
         progress = _Progress(writer, recorder)
         pace = Pace(progress.line)
         while not ended.wait(_LOOK_S) and (duration is None or pace.seconds < duration):

@@ -346,7 +346,7 @@ class CaptureWriter:
         try:
             self._write(pack_chunk(chunk, self._level))
             if self._sync:
-                os.fdatasync(self._file)
+                os.fsync(self._file)
         except OSError as error:
             raise self._fail(error) from error
 
