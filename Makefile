@@ -67,6 +67,7 @@ bench: setup  ## measure (results under benchmarks/results)
 soak: setup  ## long runs: every law with 2,000 examples, 200 rounds over a fleet's log, the demo over its whole trace, a cache under pressure; results under docs/soak
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest tests/property --timeout 3600
 	JETSTREAM_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_jetstream_chaos.py --timeout 3600
+	$(BIN)/python -m pytest tests/integration/test_relay_dynamo.py
 	mkdir -p docs/soak
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json
 	$(BIN)/python -m benchmarks.cache --operations 1000000
