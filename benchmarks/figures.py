@@ -263,6 +263,29 @@ def jetstream(rows: list[Row]) -> Iterator[Figure]:
         yield Figure(f"a new consumer to live, {row['blocks_held']:,} distinct blocks, {what}", f"{row['to_live_s']} s")
 
 
+def capture(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        rate = row["blocks_per_cpu_s"] / 1e6
+        if row["what"] == "record":
+            lost = row["batches_published"] - row["batches_in_file"]
+            yield Figure(
+                f"recorded over loopback: {row['how']}",
+                f"{row['cpu_share']:.0%} of a core",
+                ratio=f"{lost} of {row['batches_published']:,} batches lost",
+                goal="200,000 blocks/s, none lost, under a core",
+                met=row["blocks_per_s"] >= 195_000 and not lost and row["cpu_share"] < 1,
+            )
+        else:
+            has_goal = row["what"] in {"read", "replay"}
+            yield Figure(
+                f"{row['what']}: {row['how']}",
+                f"{1_000 / rate:.0f} ns a block",
+                ratio=f"{rate:.1f} M blocks/s a core",
+                goal="at least 1 M" if has_goal else "",
+                met=rate >= 1 if has_goal else None,
+            )
+
+
 QUESTIONS: dict[str, Question] = {
     "record": Question("What does it cost an engine to announce a page?", record),
     "plugin": Question("What does recording cost inside SGLang?", plugin),
@@ -270,6 +293,7 @@ QUESTIONS: dict[str, Question] = {
     "levels": Question("Do consumers that know only the reference rule read every level?", levels),
     "jetstream": Question("Does a fleet's log keep up, and lose nothing over the broker's death?", jetstream),
     "publish": Question("What does publishing cost the engine's thread while nobody takes anything?", publish),
+    "capture": Question("What does it cost to record a stream, and to play it?", capture),
     "end_to_end": Question("What does it cost to follow a fleet, from socket to query?", end_to_end),
     "apply": Question("What does it cost to apply a batch?", apply),
     "match": Question("How long does a match take?", match),
