@@ -62,7 +62,7 @@ def test_an_engine_that_is_back_at_once_is_found_to_be_another_one(
         PublishingProcess(seed=1) as first,
         Subscriber([source(first, replay=replay)], index, on_state=lambda *_: told.append(_[2])) as subscriber,
     ):
-        until(lambda: subscriber.state("w").state in {State.LIVE, State.RECOVERING})
+        until(lambda: subscriber.state("w").state is not State.CONNECTING)
         first.work(30)
         while subscriber.state("w").last_sequence is None:
             first.work(1)
