@@ -64,11 +64,12 @@ format:  ## format everything
 bench: setup  ## measure (results under benchmarks/results)
 	$(BIN)/python -m benchmarks
 
-soak: setup  ## long runs: every law with 2,000 examples, 200 rounds over a fleet's log, the demo over its whole trace, a cache under pressure; results under docs/soak
+soak: setup  ## long runs: every law with 2,000 examples, 200 rounds of chaos over sockets and over a log, the demo over its whole trace, a cache under pressure; results under docs/soak
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest tests/property --timeout 3600
+	mkdir -p docs/soak
+	PYTHONPATH=tests $(BIN)/python -m chaos --rounds 200 --out docs/soak/chaos.json
 	JETSTREAM_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_jetstream_chaos.py --timeout 3600
 	$(BIN)/python -m pytest tests/integration/test_relay_dynamo.py
-	mkdir -p docs/soak
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json
 	$(BIN)/python -m benchmarks.cache --operations 1000000
 

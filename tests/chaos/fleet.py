@@ -30,6 +30,8 @@ class Site:
         url: the engine past its links.
         worker: its id in the router.
         is_repairable: whether what is lost can be asked for again; else its source ends `degraded`.
+        ranks: how many it has.
+        relay: stands between the engine's events and the router; None: nothing does.
     """
 
     engine: Process
@@ -37,28 +39,55 @@ class Site:
     url: str
     worker: str
     is_repairable: bool
+    ranks: int = 1
+    relay: Process | None = None
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        return [self.engine] if self.relay is None else [self.engine, self.relay]
 
 
 def make_site(name: str, logs: Path, chance: random.Random, *, kind: str, ranks: int = 1, replay: bool = True) -> Site:
     """An engine whose event sockets are behind wires (`kind="wire"`) or a network that loses messages (`"loss"`)."""
     http, *events = free_ports(1 + 2 * ranks, OUTSIDE, INSIDE)
     live, replays = events[:ranks], events[ranks:]
-    config = {"endpoint": f"tcp://{INSIDE}:{live[0]}", "topic": "kv", "buffer_steps": 100_000}
-    if replay:
-        config["replay_endpoint"] = f"tcp://{INSIDE}:{replays[0]}"
-    engine = Process(
+    engine = _engine(name, logs, http, live[0], replays[0] if replay else None, ranks=ranks)
+    links: list[Link] = [Wire(INSIDE, http)]
+    if kind == "wire":
+        links += [Wire(INSIDE, port) for port in (*live, *(replays if replay else ()))]
+    else:
+        links += [Loss(INSIDE, live[r], replays[r] if replay else None, chance) for r in range(ranks)]
+    return Site(engine, links, f"http://{INSIDE}:{http}", f"{OUTSIDE}:{http}", is_repairable=replay, ranks=ranks)
+
+
+def make_relayed_site(name: str, logs: Path) -> Site:
+    """An engine whose events come to the router through a relay; its requests do not."""
+    http, live, replay, front, out, again, info = free_ports(7, OUTSIDE, INSIDE)
+    relay = Process(
+        f"{name}-relay",
+        *("relay", f"http://{OUTSIDE}:{http}", "--log", str(logs / f"{name}-log"), "--http", f"{OUTSIDE}:{info}"),
+        *("--endpoint", f"tcp://{OUTSIDE}:{out}", "--replay-endpoint", f"tcp://{OUTSIDE}:{again}"),
+        log=logs / f"{name}-relay.log",
+    )
+    links = [
+        Wire(INSIDE, front, there=http, apart=(b"GET /server_info", info)),
+        *(Wire(INSIDE, port) for port in (http, live, replay)),
+    ]
+    engine = _engine(name, logs, http, live, replay)
+    return Site(engine, links, f"http://{INSIDE}:{http}", f"{OUTSIDE}:{front}", is_repairable=True, relay=relay)
+
+
+def _engine(name: str, logs: Path, http: int, live: int, replay: int | None, *, ranks: int = 1) -> Process:
+    config = {"endpoint": f"tcp://{INSIDE}:{live}", "topic": "kv", "buffer_steps": 100_000}
+    if replay is not None:
+        config["replay_endpoint"] = f"tcp://{INSIDE}:{replay}"
+    return Process(
         name,
         "engine",
         *("--host", INSIDE, "--port", str(http), "--dp-size", str(ranks), *ENGINE),
         *("--kv-events-config", json.dumps(config)),
         log=logs / f"{name}.log",
     )
-    links: list[Link] = [Wire(INSIDE, http)]
-    if kind == "wire":
-        links += [Wire(INSIDE, port) for port in (*live, *(replays if replay else ()))]
-    else:
-        links += [Loss(INSIDE, live[r], replays[r] if replay else None, chance) for r in range(ranks)]
-    return Site(engine, links, f"http://{INSIDE}:{http}", f"{OUTSIDE}:{http}", is_repairable=replay)
 
 
 class Fleet:
@@ -75,6 +104,7 @@ class Fleet:
             make_site("lossy", logs, chance, kind="loss"),
             make_site("ranks", logs, chance, kind="loss", ranks=2),
             make_site("no-replay", logs, chance, kind="wire", replay=False),
+            make_relayed_site("relayed", logs),
         ]
         [port] = free_ports(1, OUTSIDE)
         workers = [word for site in self.sites for word in ("--worker", f"http://{site.worker}")]
@@ -91,11 +121,12 @@ class Fleet:
 
     @property
     def processes(self) -> Sequence[Process]:
-        return [self.router, *(site.engine for site in self.sites)]
+        return [self.router, *(process for site in self.sites for process in site.processes)]
 
     async def __aenter__(self) -> Self:
         await asyncio.gather(*(site.engine.start() for site in self.sites))
         await asyncio.gather(*(link.open() for site in self.sites for link in site.links))
+        await asyncio.gather(*(site.relay.start() for site in self.sites if site.relay is not None))
         await self.router.start()
         return self
 
@@ -105,10 +136,10 @@ class Fleet:
         await asyncio.gather(*(link.close() for site in self.sites for link in site.links))
         await asyncio.gather(*(process.kill() for process in self.processes))
 
-    async def ask(self, prompt: Sequence[int], *, site: Site | None = None) -> None:
+    async def ask(self, prompt: Sequence[int], *, site: Site | None = None, rank: int | None = None) -> None:
         """A request through the router, or to an engine past its link. Whatever comes back is fine: faults are on."""
         base = self.url if site is None else site.url
-        body = {"model": "kvevents-sim", "prompt": list(prompt), "max_tokens": 2}
+        body = {"model": "kvevents-sim", "prompt": list(prompt), "max_tokens": 2, "data_parallel_rank": rank}
         try:
             async with self._http.post(f"{base}/v1/completions", json=body) as response:
                 await response.read()

@@ -34,13 +34,18 @@ class Wire:
     Args:
         inside: the engine's address, as long as `OUTSIDE`.
         port: on both sides.
+        there: the engine's port, if it is another.
+        apart: connections that begin with these bytes go to a port of `OUTSIDE` instead.
     """
 
     faults = ("cut", "partition", "slow")
 
-    def __init__(self, inside: str, port: int) -> None:
+    def __init__(
+        self, inside: str, port: int, *, there: int | None = None, apart: tuple[bytes, int] | None = None
+    ) -> None:
         assert len(inside) == len(OUTSIDE), "an address is replaced by one of the same length"
         self._inside, self._port = inside, port
+        self._there, self._apart = there or port, apart
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._delay_s = 0.0
@@ -75,11 +80,17 @@ class Wire:
         await self.open()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = b""
+        address = (self._inside, self._there)
         try:
-            there, back = await asyncio.open_connection(self._inside, self._port)
+            if self._apart is not None:
+                first = await reader.read(1 << 16)
+                address = (OUTSIDE, self._apart[1]) if first.startswith(self._apart[0]) else address
+            there, back = await asyncio.open_connection(*address)
         except OSError:
             writer.transport.abort()
             return
+        back.write(first)
         tasks = [asyncio.create_task(self._pump(reader, back)), asyncio.create_task(self._pump(there, writer))]
         self._pumps.update(tasks)
         try:

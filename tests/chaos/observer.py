@@ -51,6 +51,14 @@ class _Rank:
             self.sent[truth.seq] = truth.blocks
             self.seen.append((now, truth.seq))
 
+    def fault_after_rest(self, belief: Held, now: float) -> str | None:
+        """What is wrong with a belief that has other numbers, once two hops had the time to see it."""
+        rests = [at for at, number in self.seen if number == self.seen[-1][1]]
+        if not rests or rests[0] > now - 2 * DETECTION_BOUND_S:
+            return None
+        truth = self.sent[self.seen[-1][1]]
+        return None if belief.blocks == truth else f"it differs from the engine: {difference(belief.blocks, truth)}"
+
     def fault(self, belief: Held, now: float) -> str | None:
         """What is wrong with a belief, as far as can be told."""
         newest = self.seen[-1][1] if self.seen else None
@@ -89,13 +97,14 @@ class Observer:
     async def close(self) -> None:
         await self._http.close()
 
-    async def look(self, worker: str, truth_url: str, life: int) -> None:
+    async def look(self, worker: str, truth_url: str, life: int, *, relayed: bool = False) -> None:
         """Judge one worker once; nothing is judged that does not answer.
 
         Args:
             worker: its id in the router.
             truth_url: the engine itself, past its link.
             life: how often the engine was started.
+            relayed: a relay numbers what the router gets, so that only an engine that rests can be compared.
         """
         before = await self.states(worker)
         believed = await self._holdings(f"{self._router}/holdings/{worker}")
@@ -111,7 +120,7 @@ class Observer:
                 rank.wrong_since, rank.reported = None, False
                 continue
             self.looks += 1
-            self._judge(f"{worker} rank {number}", rank, believed.get(number, Held(None, {})), now)
+            self._judge(f"{worker} rank {number}", rank, believed.get(number, Held(None, {})), now, relayed=relayed)
 
     async def states(self, worker: str) -> dict[int, str]:
         """The state of each rank's source, as the router says it; empty when it does not answer."""
@@ -131,8 +140,8 @@ class Observer:
                 return f"{worker} rank {number} at {belief.seq} of {held.seq}: {difference(belief.blocks, held.blocks)}"
         return None
 
-    def _judge(self, name: str, rank: _Rank, belief: Held, now: float) -> None:
-        fault = rank.fault(belief, now)
+    def _judge(self, name: str, rank: _Rank, belief: Held, now: float, *, relayed: bool) -> None:
+        fault = rank.fault_after_rest(belief, now) if relayed else rank.fault(belief, now)
         if fault is None:
             rank.wrong_since, rank.reported = None, False
             return
