@@ -207,6 +207,21 @@ def test_a_socket_in_use_is_a_clear_error_and_leaves_nothing_open(tmp_path: Path
             pass
 
 
+def test_a_relay_that_fails_says_so_and_ends(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with PublishingProcess(seed=1) as engine:
+        source = Source("w", engine.endpoint, replay_endpoint=engine.replay_endpoint, topic="kv")
+        with Relay([source], ANY, replay_listen=ANY, delivery=QUICK) as relay:
+            assert relay.failure is None
+
+            def fail(*_: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(relay, "_persist", fail)
+            engine.work(50)
+            until(lambda: isinstance(relay.failure, ZeroDivisionError))
+            assert "the relay has ended" in caplog.text
+
+
 def test_an_engine_that_connects_is_bound_for(index: PrefixIndex) -> None:
     source = Source("w", "tcp://127.0.0.1:0", bind=True)
     with (

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -10,11 +11,12 @@ from typing import Literal
 from kvevents.cli.duration import Duration
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
-from kvevents.errors import ConfigError
+from kvevents.errors import ConfigError, TransportError
 from kvevents.transport import Source, SourceState, discover, rank_sources
 from kvevents.transport.relay import Relay, RelaySettings, RelayStats, ServerInfo, StreamStats
 
 _DEFAULTS = RelaySettings()
+_LOOK_S = 1.0
 _HTTP = ("http://", "https://")
 
 
@@ -105,9 +107,12 @@ def relay(
         )
         if log is None:
             note("no --log: after a restart consumers have to begin anew")
-        before = StreamStats()
-        while not stopped.wait(every):
-            before = _tell_rates(running.stats(), before, every, json=json)
+        before, told = StreamStats(), time.monotonic()
+        while not stopped.wait(min(every, _LOOK_S)):
+            if running.failure is not None:
+                raise TransportError(f"nothing is published any more: {running.failure}") from running.failure
+            if (now := time.monotonic()) >= told + every:
+                before, told = _tell_rates(running.stats(), before, now - told, json=json), now
 
 
 def _sources(worker: str, replay: str | None, topic: str, ranks: int, bind: bool) -> list[Source]:

@@ -9,7 +9,7 @@ from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
 from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket
 
-_REPLAY_HWM = 4 * 65_536
+_REPLAY_HWM = 2 * 65_536
 _LINGER_MS = 1_000
 
 

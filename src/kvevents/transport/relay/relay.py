@@ -5,34 +5,29 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
-from kvevents.errors import ConfigError, TransportError
+from kvevents.errors import ConfigError
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.poll_loop import PollLoop
-from kvevents.transport.ports import settle_ports
 from kvevents.transport.relay.backlog import Sent, compacted_batches
 from kvevents.transport.relay.journal import Journal
-from kvevents.transport.relay.outlet import Outlet
+from kvevents.transport.relay.outlets import Endpoints, Key, Outlets
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import RelayStats
 from kvevents.transport.relay.stream import Added, Stream
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.sockets import new_context
 from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState
 from kvevents.transport.subscriber import OnState, Subscriber
 
 _log = logging.getLogger(__name__)
 
-_Key: TypeAlias = tuple[str, int | None]
-
 MOST_SOURCES = 4_096
-_ATTEMPTS = 10
 
 
 class Relay:
@@ -74,24 +69,26 @@ class Relay:
         self._on_state = on_state
         self._topic = topic
         self._loop = PollLoop()
-        self._context = new_context()
         self._workers = _by_worker(sources)
         self._journal = None if log is None else Journal(log)
-        self._remembered: dict[str, tuple[str, str]] = {}
-        self._ids: dict[_Key, int] = {}
-        self._streams: dict[_Key, Stream] = {}
-        self._outlets: dict[_Key, Outlet] = {}
+        self._remembered: dict[str, Endpoints] = {}
+        self._outlets = Outlets(
+            (listen, replay_listen), remembered=self._remembered, topic=topic, hwm=self._settings.hwm
+        )
+        self._ids: dict[Key, int] = {}
+        self._streams: dict[Key, Stream] = {}
         self._worker = ThreadPoolExecutor(1, "kvevents-relay-log")
-        self._compacting: set[_Key] = set()
+        self._compacting: set[Key] = set()
         self._syncing: Future[None] | None = None
         self._has_logged = False
-        self._endpoints: dict[str, tuple[str, str]] = {}
         self._closing = False
+        self._failure: Exception | None = None
         try:
             for worker in self._workers.values():
                 for source in worker:
                     self._restore(source)
-            self._open(listen, replay_listen)
+            for worker_id in self._workers:
+                self._open(worker_id)
         except BaseException:
             self._end()
             raise
@@ -110,6 +107,11 @@ class Relay:
             raise
 
     @property
+    def failure(self) -> Exception | None:
+        """Why nothing is published any more; None as long as it is."""
+        return self._failure
+
+    @property
     def worker_ids(self) -> list[str]:
         """The workers, in the order of their sources."""
         return list(self._workers)
@@ -120,9 +122,9 @@ class Relay:
         Raises:
             ConfigError: there is no such worker.
         """
-        if worker_id not in self._endpoints:
-            raise ConfigError(f"no worker {worker_id!r}; known are {sorted(self._endpoints)}")
-        return self._endpoints[worker_id]
+        if worker_id not in self._outlets.endpoints:
+            raise ConfigError(f"no worker {worker_id!r}; known are {self.worker_ids}")
+        return self._outlets.endpoints[worker_id]
 
     def source_endpoint(self, worker_id: str, dp_rank: int | None = None) -> str:
         """The live address of a source in use, with the real port of one that is bound here.
@@ -215,58 +217,16 @@ class Relay:
         key, restored = (source.worker_id, source.dp_rank), None
         if self._journal is not None:
             self._ids[key], restored = self._journal.restore(*key)
-            if not source.dp_rank and restored.endpoint:
+            if restored.endpoint:
                 self._remembered[source.worker_id] = restored.endpoint, restored.replay_endpoint
         self._streams[key] = Stream(source, self._settings, self._wake, restored=restored)
 
-    def _open(self, listen: str, replay_listen: str) -> None:
-        """Binds the sockets of all workers."""
-        taken = 0
-        for number, (worker_id, sources) in enumerate(self._workers.items()):
-            ranks = 1 + max(source.dp_rank or 0 for source in sources)
-            wanted = [_of_worker(endpoint, number, taken) for endpoint in (listen, replay_listen)]
-            self._endpoints[worker_id] = self._open_somewhere(sources, wanted, ranks)
-            taken += ranks
-            first = next((key for key in self._ids if key[0] == worker_id), None)
-            if self._journal is not None and first is not None:
-                self._journal.note_endpoints(self._ids[first], *self._endpoints[worker_id])
-
-    def _open_somewhere(self, sources: Sequence[Source], wanted: list[str], ranks: int) -> tuple[str, str]:
-        """Binds the sockets of a worker, on ports that it had before if they are left open; where they are."""
-        remembered = self._remembered.get(sources[0].worker_id, ("", ""))
-        before = [old if _fits(old, new) else new for old, new in zip(remembered, wanted, strict=True)]
-        is_open = any(parsed.transport == "tcp" and not parsed.port for parsed in map(Endpoint.parse, wanted))
-        for attempt in range(_ATTEMPTS):
-            live, replay = settle_ports(before if attempt == 0 else wanted, ranks)
-            try:
-                self._open_worker(sources, live, replay)
-            except TransportError as error:
-                if not is_open or attempt == _ATTEMPTS - 1:
-                    raise
-                if before != wanted and attempt == 0:
-                    _log.warning("the sockets that consumers know cannot be had again: %s", error)
-            else:
-                break
-        return live, replay
-
-    def _open_worker(self, sources: Sequence[Source], live: str, replay: str) -> None:
-        opened: dict[_Key, Outlet] = {}
-        try:
-            for source in sources:
-                stream = self._streams[source.worker_id, source.dp_rank]
-                opened[source.worker_id, source.dp_rank] = Outlet(
-                    rank_endpoint(live, source.dp_rank or 0),
-                    rank_endpoint(replay, source.dp_rank or 0),
-                    topic=self._topic_of(source),
-                    stream=stream,
-                    hwm=self._settings.hwm,
-                    context=self._context,
-                )
-        except BaseException:
-            for outlet in opened.values():
-                outlet.close()
-            raise
-        self._outlets |= opened
+    def _open(self, worker_id: str) -> None:
+        """Binds the sockets of a worker, and has the log remember where they are."""
+        keys = [key for key in self._streams if key[0] == worker_id]
+        endpoints = self._outlets.open(worker_id, [self._streams[key] for key in keys])
+        if self._journal is not None:
+            self._journal.note_endpoints(self._ids[keys[0]], *endpoints)
 
     # The thread's part.
 
@@ -276,9 +236,11 @@ class Relay:
                 self._loop.turn(self._patience())
                 self._flush(time.monotonic())
             self._flush(time.monotonic(), force=True)
-        except Exception:
+        except Exception as error:
             _log.exception("the relay has ended")
-            raise
+            self._failure = error
+            for stream in self._streams.values():
+                stream.close()  # nobody waits for room that will never be
         finally:
             self._end()
 
@@ -301,7 +263,7 @@ class Relay:
                 self._compacting.add(key)
                 self._worker.submit(self._compact, key)
 
-    def _persist(self, ended: dict[_Key, list[Sent]]) -> None:
+    def _persist(self, ended: dict[Key, list[Sent]]) -> None:
         """Writes to the log what is about to be sent, all streams at once."""
         journal = self._journal
         if journal is None:
@@ -319,7 +281,7 @@ class Relay:
         if self._syncing is None or self._syncing.done():
             self._syncing = self._worker.submit(journal.sync)
 
-    def _compact(self, key: _Key) -> None:
+    def _compact(self, key: Key) -> None:
         """In the background: compacts the log of a stream, in memory and on disk."""
         stream = self._streams[key]
         try:
@@ -346,9 +308,7 @@ class Relay:
 
     def _end(self) -> None:
         self._loop.close()
-        for outlet in self._outlets.values():
-            outlet.close()
-        self._context.term()
+        self._outlets.close()
         self._worker.shutdown()
         if self._journal is not None:
             self._journal.close()
@@ -357,7 +317,7 @@ class Relay:
 class _Sink:
     """Hands what a subscriber brings to the stream of its source."""
 
-    def __init__(self, streams: dict[_Key, Stream]) -> None:
+    def __init__(self, streams: dict[Key, Stream]) -> None:
         self._streams = streams
 
     def apply(self, worker: str, data: bytes, *, seq: int | None, dp_rank: int | None) -> Added:
@@ -367,30 +327,18 @@ class _Sink:
         self._streams[worker, dp_rank].clear()
 
 
-def _fits(remembered: str, wanted: str) -> bool:
-    """Whether an address may be used where another is asked for: it is the same but for a port that is left open."""
-    if not remembered:
-        return False
-    old, new = Endpoint.parse(remembered), Endpoint.parse(wanted)
-    return new.transport == "tcp" and not new.port and old._replace(port=0) == new
-
-
 def _by_worker(sources: Iterable[Source]) -> dict[str, list[Source]]:
     workers: dict[str, list[Source]] = {}
     count = 0
     for source in sources:
-        workers.setdefault(source.worker_id, []).append(source)
+        ranks = workers.setdefault(source.worker_id, [])
+        if source.dp_rank in {other.dp_rank for other in ranks}:
+            raise ConfigError(f"worker {source.worker_id!r}: rank {source.dp_rank} is there twice")
+        ranks.append(source)
         count += 1
     if not 1 <= count <= MOST_SOURCES:
         raise ConfigError(f"relay: expected 1 to {MOST_SOURCES} sources, got {count}")
     return workers
-
-
-def _of_worker(endpoint: str, number: int, ranks_before: int) -> str:
-    parsed = Endpoint.parse(endpoint)
-    if parsed.transport != "tcp":
-        return f"{endpoint}_w{number}" if number else endpoint
-    return rank_endpoint(endpoint, ranks_before)
 
 
 def _nothing() -> None:
