@@ -1,5 +1,6 @@
 """CASES of delivery with real sockets: late joiners, gaps, restarts, both forms of replies, idle engines."""
 
+import threading
 from typing import Any
 
 import msgspec
@@ -199,6 +200,32 @@ def test_case_17_what_a_full_queue_drops_from_the_live_stream_is_a_gap_that_a_re
             assert publisher.stats().dropped >= 8
             state = reached(subscriber, State.LIVE)
             assert (state.counters.gaps, state.counters.missing) == (1, 0)
+
+
+def test_case_17_a_consumer_that_stood_still_is_right_after_it_resumes() -> None:
+    """Its queues ran full, and so did the publisher's for it; the publisher never waited."""
+    go_on = threading.Event()
+    go_on.set()
+    sink = RecordingSink(fails=lambda _: assert_(go_on.wait(20)))
+    any_port = "tcp://127.0.0.1:*"
+    small = DeliverySettings(receive_hwm=10)
+    with ZmqPublisher(any_port, replay_endpoint=any_port, hwm=10) as publisher:
+        link = Source("w", publisher.endpoint, replay_endpoint=publisher.replay_endpoint)
+        with Subscriber([link], sink, settings=small) as subscriber:
+            assert subscriber.wait_live(20)
+            until(lambda: publisher.publish(b"x") >= 0 and sink.applied)
+            go_on.clear()
+            for n in range(3_000):
+                last = publisher.publish(b"%d" % n + bytes(8_192))
+            until(lambda: publisher.stats().queued == 0)
+            assert subscriber.state("w").counters.received < last
+            go_on.set()
+            until(lambda: sink.sequences() == list(range(last + 1)))
+            assert reached(subscriber, State.LIVE).counters.gaps > 0
+
+
+def assert_(condition: bool) -> None:
+    assert condition
 
 
 def test_case_17_a_number_that_an_engine_used_up_without_a_batch_is_said() -> None:
