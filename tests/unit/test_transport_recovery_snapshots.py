@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvevents.transport.picture import Restored, Verdict
+from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.snapshot import SNAPSHOT_MARK, chunk_request
 from kvevents.transport.state import Fault, Reason, State
 from tracker_world import LIVE, World, batch, names
@@ -287,6 +288,16 @@ class TestLeases:
         world.replies(1)
         assert world.state == LIVE
         assert world.clears == 0
+
+    def test_they_can_be_endless(self) -> None:
+        world = World(lost_grace_s=float("inf")).started(0)
+        world.tracker.disconnected()
+        world.wait(1e9)
+        assert world.applied == names(0)
+        loop = PollLoop()
+        loop.call_soon(lambda: None)
+        loop.turn(world.tracker.deadline())
+        loop.close()
 
     def test_what_an_earlier_life_of_the_sink_knew_of_one_that_never_comes_is_let_go(self) -> None:
         world = World()

@@ -9,6 +9,9 @@ import zmq
 from kvevents.transport.sockets import ZmqSocket
 from kvevents.transport.wakeup import Wakeup
 
+_LONGEST_S = 3600.0
+"""A wait that is longer, or endless, is begun again."""
+
 
 class PollLoop:
     """Sockets and what is called when one is readable.
@@ -40,7 +43,7 @@ class PollLoop:
 
     def turn(self, timeout_s: float | None) -> None:
         """Waits until something happens (None: as long as it takes), and handles all of it once."""
-        timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000) + 1)
+        timeout_ms = None if timeout_s is None else max(0, int(min(timeout_s, _LONGEST_S) * 1000) + 1)
         ready = [socket for socket, _ in self._poller.poll(timeout_ms)]
         if not all(isinstance(socket, zmq.Socket) for socket in ready):
             self._wakeup.clear()

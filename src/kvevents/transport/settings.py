@@ -18,7 +18,8 @@ class DeliverySettings:
         retry_max_s: a silent replay socket is asked again at growing intervals, this the longest.
         snapshot_timeout_s: how long a publisher may take to take a snapshot.
         max_snapshot_bytes: a larger snapshot is refused, before memory is taken for it.
-        lost_grace_s: what a source holds is dropped when it has been lost (or never reached) for so long.
+        lost_grace_s: what a source holds is dropped when it has been lost (or never reached) for so long; infinite:
+            never.
         hold_batches: batches kept while a replay runs; what comes above is asked for again.
         hold_bytes: the same limit in bytes.
         window: recent sequence numbers whose bytes are recognised, to tell duplicates from restarts.
