@@ -69,7 +69,7 @@ soak: setup  ## long runs: every law with 2,000 examples, 200 rounds of chaos ov
 	mkdir -p docs/soak
 	PYTHONPATH=tests $(BIN)/python -m chaos --rounds 200 --out docs/soak/chaos.json
 	JETSTREAM_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_jetstream_chaos.py --timeout 3600
-	$(BIN)/python -m pytest tests/integration/test_relay_dynamo.py
+	RELAY_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_relay_chaos.py tests/integration/test_relay_dynamo.py --timeout 3600
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json
 	$(BIN)/python -m benchmarks.cache --operations 1000000
 

@@ -1,6 +1,7 @@
 """A relay between a publisher and those who follow it, all with real sockets; each of them ends once without a word."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,45 @@ def test_a_consumer_of_the_reference_protocol_outlives_both(
         late.replay(0)
         agrees(late, second)
         assert stats(relay)["compacted_bytes"] > 0
+
+
+def test_an_engine_that_stands_still_is_in_doubt_until_it_goes_on(index: PrefixIndex) -> None:
+    with PublishingProcess(seed=1) as engine:
+        followed = Source("w", engine.endpoint, replay_endpoint=engine.replay_endpoint, topic="kv")
+        settings = RelaySettings(unvouched_s=0.1)
+        with (
+            Relay([followed], ANY, replay_listen=ANY, settings=settings, delivery=QUICK) as relay,
+            Subscriber(relay.sources("w"), index, settings=QUICK) as subscriber,
+        ):
+            engine.work(100)
+            agree(index, engine)
+            until(lambda: subscriber.state("w").state is State.LIVE)
+            os.kill(engine.process.pid, signal.SIGSTOP)
+            until(lambda: subscriber.state("w").state is State.DEGRADED)
+            assert gpu(index), "what is left is flagged, not dropped"
+            os.kill(engine.process.pid, signal.SIGCONT)
+            until(lambda: subscriber.state("w").state is State.LIVE, "a snapshot ends the doubt")
+            engine.work(50)
+            agree(index, engine)
+            assert subscriber.state("w").counters.snapshots > 0
+            assert relay.stats().streams[0].stats.clears == 1, "nothing was lost"
+
+
+def test_a_late_joiner_of_a_long_stream_takes_a_snapshot(index: PrefixIndex) -> None:
+    with PublishingProcess(seed=1) as engine:
+        followed = Source("w", engine.endpoint, replay_endpoint=engine.replay_endpoint, topic="kv")
+        settings = RelaySettings(window_s=0.0, replay_bytes=20_000)
+        with Relay([followed], ANY, replay_listen=ANY, settings=settings, delivery=QUICK) as relay:
+            for _ in range(20):
+                engine.work(20)
+            until(lambda: relay.stats().streams[0].compacted_bytes)
+            with Subscriber(relay.sources("w"), index, settings=QUICK) as subscriber:
+                assert subscriber.wait_live(20)
+                agree(index, engine)
+                engine.work(20)
+                agree(index, engine)
+                assert subscriber.state("w").state is State.LIVE
+                assert subscriber.state("w").counters.snapshots == 1
 
 
 def test_what_cannot_be_repaired_is_said_and_healed_by_a_new_beginning(index: PrefixIndex) -> None:
