@@ -120,6 +120,14 @@ def test_who_is_in_the_middle_goes_on_and_who_is_too_late_begins_anew() -> None:
         assert offered.stats().held_bytes < 5 * MEBIBYTE
 
 
+def test_one_that_nobody_asks_for_any_more_is_let_go() -> None:
+    with server(lambda: (1, [b"x" * MEBIBYTE]), fresh_s=60.0, keep_s=0.02) as offered:
+        download(offered)
+        until(lambda: offered.stats().held_bytes == 0)
+        assert download(offered).is_complete
+        assert offered.stats().taken == 2
+
+
 def test_a_snapshot_that_cannot_be_had_is_explained() -> None:
     def fail() -> None:
         raise RuntimeError("no memory")

@@ -51,14 +51,16 @@ class SnapshotServer:
 
     Snapshots are taken one at a time by a thread of the server's own, so that neither live batches nor replays wait.
     Two are kept: the newest, and the one before for those who are in the middle of it; a consumer that comes within
-    `fresh_s` gets the newest, so that many who come at once cost one. `answer` belongs to one thread.
+    `fresh_s` gets the newest, so that many who come at once cost one. When nobody has asked for `keep_s` they are let
+    go. `answer` belongs to one thread.
 
     Args:
         provider: takes a snapshot.
         payload_of: the bytes of a batch by number, None where they are not at hand any more; what consumers
             recognise the publisher's life by.
         on_ready: called by the server's thread when a snapshot has been taken or could not be.
-        fresh_s: how long a snapshot is handed out.
+        fresh_s: how long a snapshot is handed out to whoever begins.
+        keep_s: how long after the last question it is kept.
         max_bytes: a larger one is not offered.
 
     Raises:
@@ -72,7 +74,8 @@ class SnapshotServer:
         payload_of: Callable[[int], bytes | None] = lambda _: None,
         on_ready: Callable[[], object] = lambda: None,
         fresh_s: float = 1.0,
-        max_bytes: int = 4 << 30,
+        keep_s: float = 30.0,
+        max_bytes: int = 1 << 30,
     ) -> None:
         if not callable(provider):
             raise ConfigError(f"snapshot: expected a callable that takes one, got {provider!r}")
@@ -80,6 +83,8 @@ class SnapshotServer:
         self._payload_of = payload_of
         self._on_ready = on_ready
         self._fresh_s = fresh_s
+        self._keep_s = keep_s
+        self._asked_at = float("-inf")
         self._max_bytes = max_bytes
         self._held: dict[int, _Held] = {}  # by id, the newest last
         self._failure = ""
@@ -94,6 +99,7 @@ class SnapshotServer:
         wanted = read_snapshot_request(request)
         if wanted is None:
             return None
+        self._asked_at = time.monotonic()
         head, chunk = self._open() if wanted == "open" else self._chunk(*wanted)
         if head.status == "ready":
             self._served += 1
@@ -120,13 +126,14 @@ class SnapshotServer:
         self.close()
 
     def _open(self) -> tuple[SnapshotHead, bytes]:
-        if self._wanted.is_set() or time.monotonic() >= self._settled_at + self._fresh_s:
+        held = self._held
+        is_fresh = time.monotonic() < self._settled_at + self._fresh_s and (held or self._failure)
+        if self._wanted.is_set() or not is_fresh:
             self._want()
             return SnapshotHead(status="preparing"), b""
         if self._failure:
             return SnapshotHead(status="unavailable", reason=self._failure), b""
-        newest = next(reversed(self._held))
-        return self._chunk(newest, 0)
+        return self._chunk(next(reversed(held)), 0)
 
     def _chunk(self, number: int, chunk: int) -> tuple[SnapshotHead, bytes]:
         held = self._held.get(number)
@@ -142,7 +149,10 @@ class SnapshotServer:
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait()
+            if not self._wanted.wait(self._keep_s if self._held else None):
+                if time.monotonic() >= self._asked_at + self._keep_s:
+                    self._held = {}
+                continue
             if self._closing:
                 return
             try:
