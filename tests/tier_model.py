@@ -146,6 +146,8 @@ class MoodyStore(MemoryStore):
         if mood == "fails":
             raise KVEventsError(f"{call}: told to fail")
         late = LateCopy(make if mood == "late" else self._fail)
+        if mood == "is cancelled":
+            late.cancel()
         self.late.append(late)
         return late
 

@@ -219,7 +219,8 @@ class TierMachine(RuleBasedStateMachine):
             assert self.device["mamba"].read([state]) == content(blocks[node.end // size - 1], "mamba", size)
 
     @rule(
-        call=st.sampled_from(["backup", "load", "write", "read"]), mood=st.sampled_from(["fails", "late", "fails late"])
+        call=st.sampled_from(["backup", "load", "write", "read"]),
+        mood=st.sampled_from(["fails", "late", "fails late", "is cancelled"]),
     )
     def mood(self, call: str, mood: str) -> None:
         self.store.moods[call] = mood

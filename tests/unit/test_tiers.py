@@ -9,7 +9,7 @@ from kvevents.caches import HiRadixCache, Mamba, MemoryStore, PagedSlotAllocator
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import BlockRemoved, BlockStored
 from residency import Residency
-from tier_model import MoodyStore
+from tier_model import LateCopy, MoodyStore
 
 PAGE = 2
 A, B, C = ([n * 100 + i for i in range(8)] for n in (1, 2, 3))
@@ -212,7 +212,7 @@ def test_the_lock_of_a_backup_is_nobody_elses() -> None:
     assert cache.evict(8).tokens == 8
 
 
-@pytest.mark.parametrize("mood", ["fails", "fails late"])
+@pytest.mark.parametrize("mood", ["fails", "fails late", "is cancelled"])
 def test_a_backup_that_fails_is_counted_and_undone(mood: str) -> None:
     store = MoodyStore(8, device={}, host={})
     cache = make(storage=store)
@@ -231,11 +231,35 @@ def test_a_backup_that_fails_is_counted_and_undone(mood: str) -> None:
     assert news(cache)[-2:] == ["+CPU_PINNED 4", "+EXTERNAL 4"]
 
 
-def test_a_load_that_fails_is_counted_and_undone() -> None:
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_backup_that_is_interrupted_is_not_announced(is_begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it before its copy has begun, or while somebody waits for that."""
+    store = MoodyStore(8, device={}, host={})
+    cache = make(storage=store)
+    cache.insert(A)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    store.moods["backup"] = "late"
+    target, name = (LateCopy, "exception") if is_begun else (store, "copy")
+    monkeypatch.setattr(target, name, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cache.wait()
+    assert news(cache) == ["clear", "+GPU 4"]
+    monkeypatch.undo()
+    cache.wait()
+    assert news(cache) == (["+CPU_PINNED 4", "+EXTERNAL 4"] if is_begun else [])
+    assert cache.failures == ({} if is_begun else {"backup": 1})
+    assert cache.evict(8).tokens == 8
+
+
+@pytest.mark.parametrize("mood", ["fails", "fails late", "is cancelled"])
+def test_a_load_that_fails_is_counted_and_undone(mood: str) -> None:
     store = MoodyStore(8, device={}, host={})
     cache = make(storage=store)
     node = cache.insert_host(A).node
-    store.moods["load"] = "fails late"
+    store.moods["load"] = mood
     assert not cache.load_back(node)
     assert cache.failures == {"load": 1}
     assert news(cache) == ["clear", "+CPU_PINNED 4"]
@@ -289,10 +313,11 @@ def test_an_insert_that_is_short_of_room_waits_for_backups() -> None:
     assert news(cache)[-2:] == ["-GPU 8", "+GPU 4"]
 
 
-def test_a_block_is_written_after_the_one_above_it() -> None:
+@pytest.mark.parametrize("mood", ["fails", "is cancelled"])
+def test_a_block_is_written_after_the_one_above_it(mood: str) -> None:
     store = MoodyStore(8, device={}, host={})
     cache = make(storage=store)
-    store.moods["write"] = "fails"
+    store.moods["write"] = mood
     cache.insert(A)
     cache.insert([*A, *B[:4]])
     cache.poll()

@@ -228,6 +228,7 @@ class HiRadixCache(UnifiedRadixCache):
         return self._tiers.evict(self._tiers.host, self._index(component), num_tokens)
 
     def unlock(self, node: Node) -> None:
+        self._check_own("unlock", node)
         if node.held == 1 and self._backups.is_locking(node):
             raise ValueError("unlock: the node is not locked, but for a backup of it")
         super().unlock(node)
@@ -257,9 +258,9 @@ class HiRadixCache(UnifiedRadixCache):
         super().check_integrity()
         nodes = list(self._tree)
         self._tiers.check_integrity(nodes)
-        self._backups.transfers.check_integrity(nodes)
+        self._backups.transfers.check_integrity(nodes, self._tiers.host.copies)
         if self._storage is not None:
-            self._storage.transfers.check_integrity(nodes)
+            self._storage.transfers.check_integrity(nodes, self._storage.copies)
 
     def _moved(self, node: Node) -> None:
         self._tiers.note(node)
@@ -325,7 +326,7 @@ class HiRadixCache(UnifiedRadixCache):
         useless = restorer.restore(store.blocks())
         if useless:
             self._failures["storage_useless"] += len(useless)
-            store.remove(useless)
+            storage.forget(useless)
 
     def _acknowledged(self, node: Node) -> None:
         """Something of a node has arrived in host memory."""

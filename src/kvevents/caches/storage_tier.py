@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvevents.caches.copies import Copies, PageCopies
 from kvevents.caches.node import Node
-from kvevents.caches.storage import TierStore, blocks_of
+from kvevents.caches.storage import StoredBlock, TierStore, blocks_of
 from kvevents.caches.tiers import LowerTier, Tiers
 from kvevents.caches.transfers import Copying, Move, Transfer, Transfers
 
@@ -83,6 +83,13 @@ class StorageTier(LowerTier):
         """The store does not need a copy any more."""
         self._remove(node, copies.component.group)
 
+    def forget(self, blocks: Sequence[StoredBlock]) -> None:
+        """Let the store forget blocks; where it fails, it has them still, and the next cache finds them there."""
+        try:
+            self._store.remove(blocks)
+        except Exception:
+            self._failures["storage_remove"] += 1
+
     def clear(self, nodes: Sequence[Node]) -> None:
         """Nothing is kept any more."""
         self.transfers.clear()
@@ -153,10 +160,7 @@ class StorageTier(LowerTier):
                 self._tiers.note(node.parent)
 
     def _remove(self, node: Node, component: str) -> None:
-        try:
-            self._store.remove(blocks_of(node, component))
-        except Exception:
-            self._failures["storage_remove"] += 1
+        self.forget(blocks_of(node, component))
 
 
 def wait(copy: Copying) -> None:

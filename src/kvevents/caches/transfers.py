@@ -1,12 +1,13 @@
 """Copies on their way from one tier to the next lower one."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import NamedTuple, TypeAlias
 
 from kvevents.caches.copies import Copies
 from kvevents.caches.node import Node
 from kvevents.caches.residence import Residence
+from kvevents.errors import KVEventsError
 
 Copying: TypeAlias = "Future[None] | None"
 """A copy under way; None: it is done already."""
@@ -44,15 +45,13 @@ class Transfer:
         return self._copies is not None
 
     def start(self, copy: Callable[[Move], Copying]) -> None:
-        """Begin to copy; an error counts as one of the copy."""
-        self._copies = []
-        for move in self.moves:
+        """Begin to copy; an error counts as one of the copy, and what an interrupt keeps from beginning as failed."""
+        self._copies = [failed(KVEventsError("the copy was interrupted"))] * len(self.moves)
+        for index, move in enumerate(self.moves):
             try:
-                self._copies.append(copy(move))
+                self._copies[index] = copy(move)
             except Exception as error:
-                failed: Future[None] = Future()
-                failed.set_exception(error)
-                self._copies.append(failed)
+                self._copies[index] = failed(error)
 
     def is_done(self) -> bool:
         """Whether nothing is under way any more."""
@@ -60,7 +59,7 @@ class Transfer:
 
     def error(self) -> BaseException | None:
         """Wait for the copy; why it failed, or None."""
-        errors = [each.exception() for each in self._copies or () if each is not None]
+        errors = [error_of(each) for each in self._copies or () if each is not None]
         return next((error for error in errors if error is not None), None)
 
     def let_go(self) -> None:
@@ -141,9 +140,13 @@ class Transfers:
         self._queue.clear()
         self._busy.clear()
 
-    def check_integrity(self, nodes: Sequence[Node]) -> None:
-        """Raise AssertionError unless what is on its way belongs to nodes of the tree."""
+    def check_integrity(self, nodes: Sequence[Node], targets: Iterable[Copies]) -> None:
+        """Raise AssertionError unless what is on its way is for nodes of the tree, and `targets` expect no more."""
         known = set(nodes)
+        for target in targets:
+            for node in nodes:
+                assert not target.is_coming(node) or self.is_busy(node), f"{node} expects a copy that nobody makes"
+        assert set(self._busy.values()) <= set(self._queue), "nodes wait for copies that are over"
         for transfer in self._queue:
             for move in transfer.moves:
                 for node in move.nodes:
@@ -152,7 +155,23 @@ class Transfers:
                     assert self._busy.get(node) is transfer, f"{node} is being copied but not busy"
 
     def _finish(self) -> None:
-        transfer = self._queue.pop(0)
-        error = transfer.error()
+        transfer = self._queue[0]
+        error = transfer.error()  # waits, and may be interrupted
+        del self._queue[0]
         self._busy = {node: other for node, other in self._busy.items() if other is not transfer}
         self._settle(transfer, error)
+
+
+def failed(error: Exception) -> "Future[None]":
+    """A copy that did not begin."""
+    copy: Future[None] = Future()
+    copy.set_exception(error)
+    return copy
+
+
+def error_of(copy: "Future[None]") -> BaseException | None:
+    """Wait for a copy; why it failed, or None. One that was cancelled has failed too."""
+    try:
+        return copy.exception()
+    except CancelledError as error:
+        return error
