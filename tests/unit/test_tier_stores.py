@@ -1,11 +1,13 @@
 """What every store has to do, and what a store on disk survives."""
 
 import errno
+import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvevents.caches import (
@@ -18,6 +20,7 @@ from kvevents.caches import (
     StoredBlock,
     TierStore,
 )
+from kvevents.caches.file_store import CHECK_BYTES, MAGIC
 from kvevents.errors import CapacityError, ConfigError, KVEventsError
 from kvevents.events import BlockStored, StorageMedium
 from residency import Residency
@@ -267,6 +270,88 @@ def test_a_folder_is_for_one_process(tmp_path: Path) -> None:
     store = FileStore(tmp_path, capacity=2)
     store.close()
     store.close()
+
+
+def test_a_store_that_was_closed_leaves_the_folder_alone(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, capacity=20)
+    cache, consumer = cache_of(store), Residency()
+    cache.insert(PROMPT)
+    store.close()
+    cache.poll()
+    assert cache.failures == {"storage_write": 1, "storage_remove": 1}
+    assert {tier for _, tier in held(cache, consumer)} == {"GPU", "CPU_PINNED"}
+    assert not list(tmp_path.glob("??/*"))
+    with pytest.raises(KVEventsError, match="was closed; open a store anew"):
+        store.read([block(1)], slots(0, 1, 2, 3))
+
+
+def headers() -> list[bytes]:
+    """Contents with a right check that are no headers of ours."""
+    wrong: list[object] = [None, [1, 2, 3], {}]
+    return [*map(msgspec.msgpack.encode, wrong), b"", b"\xc1", b"\x93"]
+
+
+@pytest.mark.parametrize("header", headers())
+def test_a_file_that_only_looks_like_a_block_is_left_out(tmp_path: Path, header: bytes) -> None:
+    files = fill(tmp_path)
+    check = hashlib.blake2b(header, digest_size=CHECK_BYTES).digest()
+    files[3].write_bytes(MAGIC + len(header).to_bytes(4, "little") + check + header)
+    with FileStore(tmp_path, capacity=20) as store:
+        assert (store.damaged, len(store.blocks())) == (1, 3)
+    assert not files[3].exists()
+
+
+def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
+    files = fill(tmp_path)
+    for name in ("folder.block", "folder.part"):
+        files[0].with_name(name).mkdir()
+    os.mkfifo(files[0].with_name("pipe.block"))
+    files[0].with_name("link.block").symlink_to(tmp_path / "nothing")
+    with FileStore(tmp_path, capacity=20) as store:
+        assert (store.damaged, len(store.blocks())) == (3, 4)
+
+
+def test_a_file_that_cannot_be_read_now_is_left_out_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = fill(tmp_path)
+    opened = Path.open
+
+    def failing(path: Path, mode: str) -> object:
+        if path == files[3]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, mode)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with FileStore(tmp_path, capacity=20) as store:
+        assert (store.damaged, len(store.blocks())) == (1, 3)
+    monkeypatch.undo()
+    with FileStore(tmp_path, capacity=20) as store:
+        assert (store.damaged, len(store.blocks())) == (0, 4)
+
+
+def test_a_folder_that_cannot_be_searched_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "glob", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        FileStore(tmp_path, capacity=20)
+    monkeypatch.undo()
+    FileStore(tmp_path, capacity=20).close()
+
+
+def test_a_store_that_does_not_forget_what_is_useless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with FileStore(tmp_path, capacity=3) as store:
+        monkeypatch.setattr(store, "remove", failing)
+        cache = cache_of(store)
+        assert len(held(cache, Residency())) == 3
+        assert cache.failures == {"storage_useless": 1, "storage_remove": 1}
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ class FileStore:
 
     A file is written under another name, flushed to the disk and then renamed, so that a process or a machine that
     stops in between leaves the block out and nothing else. Whole headers and sizes are checked when the store is
-    opened, bytes when they are read; what was cut off or altered is left out, removed and counted.
+    opened, bytes when they are read; what was cut off or altered is left out, removed and counted, what cannot be read
+    is left out and counted.
 
     The files hold tokens and salts, for their owner's eyes only (mode 0600). One folder is for one model and one
     process at a time. Close it, or use it as a context manager.
@@ -77,14 +78,18 @@ class FileStore:
         self.medium = medium
         self.capacity = capacity
         self.damaged = 0
-        """Files that were found cut off or altered."""
+        """Files that were found cut off, altered or unreadable."""
         self._folder = Path(folder)
         self._copier = Copier(device, host)
         self._sync = sync
         self._lock = self._open()
         self._names: dict[str, set[str]] = {}
         self._found: list[StoredBlock] = []
-        self._scan()
+        try:
+            self._scan()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -109,12 +114,14 @@ class FileStore:
 
         Raises:
             CapacityError: there is no room for all of them; none was kept.
+            KVEventsError: the store is closed.
             OSError: the disk is full or fails; some may have been kept.
         """
+        self._check_open()
         component = blocks[0].component
         names = self._names.setdefault(component, set())
         new = [block for block in blocks if block.key.hex() not in names]
-        room = self.capacity - len(names)
+        room = max(self.capacity - len(names), 0)
         if len(new) > room:
             message = f"{len(new)} blocks were to be kept, there is room for {room}"
             raise CapacityError(message, requested=len(new), available=room)
@@ -126,9 +133,10 @@ class FileStore:
         """Copy blocks of one component back to host slots.
 
         Raises:
-            KVEventsError: one is damaged.
+            KVEventsError: one is damaged, or the store is closed.
             OSError: one is not there or cannot be read.
         """
+        self._check_open()
         parts = []
         for block in blocks:
             path = self._path(block)
@@ -143,8 +151,10 @@ class FileStore:
         """Forget blocks.
 
         Raises:
+            KVEventsError: the store is closed.
             OSError: a file cannot be removed.
         """
+        self._check_open()
         for block in blocks:
             self._path(block).unlink(missing_ok=True)
             self._names.get(block.component, set()).discard(block.key.hex())
@@ -170,23 +180,36 @@ class FileStore:
     def _scan(self) -> None:
         """Find what a process before this one has left; what is not whole is removed."""
         for path in self._folder.glob(f"??/*{UNFINISHED}"):
-            path.unlink()
+            _discard(path)
         for path in self._folder.glob(f"??/*{SUFFIX}"):
-            header = self._whole(path)
-            if header is None:
+            try:
+                header = self._whole(path)
+            except OSError:  # of the disk or this process: what is there may be whole, so it stays
                 self.damaged += 1
-                path.unlink()
+                continue
+            except KVEventsError:
+                self.damaged += 1
+                _discard(path)
                 continue
             self._names.setdefault(header.block.component, set()).add(header.block.key.hex())
             self._found.append(header.block)
 
-    def _whole(self, path: Path) -> Header | None:
-        """The header of a file; None where the file is not whole or not where it belongs."""
-        try:
-            header, _ = unpacked(path, data=False)
-        except KVEventsError:
-            return None
-        return header if self._path(header.block) == path else None
+    def _whole(self, path: Path) -> Header:
+        """The header of a file that is whole and where it belongs.
+
+        Raises:
+            KVEventsError: it is not.
+            OSError: it cannot be read.
+        """
+        header, _ = unpacked(path, data=False)
+        if self._path(header.block) != path:
+            raise KVEventsError(f"{path}: expected a block of that name, got {header.block.key.hex()}")
+        return header
+
+    def _check_open(self) -> None:
+        """Refuse to touch a folder that may be another process's by now."""
+        if self._lock < 0:
+            raise KVEventsError(f"storage: {self._folder} was closed; open a store anew")
 
     def _path(self, block: StoredBlock) -> Path:
         name = block.key.hex()
@@ -206,6 +229,12 @@ class FileStore:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise
+
+
+def _discard(path: Path) -> None:
+    """Remove what is of no use; where that fails it stays, and is found to be of no use again."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _create(path: Path) -> int:
@@ -233,6 +262,8 @@ def unpacked(path: Path, *, data: bool = True) -> tuple[Header, bytes]:
         KVEventsError: the file is cut off, or not one of these.
         OSError: it cannot be read.
     """
+    if not path.is_file():
+        raise KVEventsError(f"{path}: expected a file with a block")
     with path.open("rb") as file:
         start = file.read(len(MAGIC) + 4 + CHECK_BYTES)
         length = int.from_bytes(start[len(MAGIC) : len(MAGIC) + 4], "little")
@@ -241,7 +272,10 @@ def unpacked(path: Path, *, data: bool = True) -> tuple[Header, bytes]:
         check = hashlib.blake2b(header, digest_size=CHECK_BYTES).digest()
         if not start.startswith(MAGIC) or check != start[len(MAGIC) + 4 :]:
             raise KVEventsError(f"{path}: expected the header of a block, got something else or part of one")
-        decoded = msgspec.msgpack.decode(header, type=Header)
+        try:
+            decoded = msgspec.msgpack.decode(header, type=Header)
+        except msgspec.DecodeError as error:
+            raise KVEventsError(f"{path}: expected the header of a block: {error}") from error
         if left - length != decoded.size:
             raise KVEventsError(f"{path}: expected {decoded.size} bytes after the header, got {left - length}")
         return decoded, file.read() if data else b""
