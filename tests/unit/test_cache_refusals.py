@@ -72,6 +72,33 @@ def test_slots_of_the_wrong_number(name: str, count: int) -> None:
     cache.check_integrity()
 
 
+@pytest.mark.parametrize("name", TREES)
+def test_slots_that_no_memory_has(name: str) -> None:
+    cache = TREES[name]()
+    cache.take_events()
+    before = state(cache)
+    calls: list[dict[str, object]] = [{"slots": [*range(7), 1 << 63]}]
+    if "mamba" in cache.allocators:
+        calls.append({"slots": range(8), "state_slot": 1 << 63})
+    for call in calls:
+        with pytest.raises(ValueError, match="slots: expected signed 64-bit integers, got one beyond them"):
+            cache.insert(A + B, **call)
+    assert state(cache) == before
+
+
+@pytest.mark.parametrize("other", [None, 3, [], "node"])
+def test_what_is_no_node(make: Callable[[], Cache], other: object) -> None:
+    cache = make()
+    cache.lock(cache.insert(A).node)
+    cache.take_events()
+    before = state(cache)
+    for call in (getattr(cache, name, None) for name in ("lock", "unlock", "slots", "load_back")):
+        if call is not None:
+            with pytest.raises(TypeError, match=f"{call.__name__}: expected a (node|run) that the cache has returned"):
+                call(other)
+    assert state(cache) == before
+
+
 def test_unlock_without_lock(make: Callable[[], Cache]) -> None:
     cache = make()
     node = cache.insert(A).node

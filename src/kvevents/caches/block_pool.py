@@ -332,6 +332,8 @@ class BlockPoolCache(EventOutlet):
         self._pool.check_integrity()
 
     def _check_own(self, call: str, node: CachedRun) -> None:
+        if not isinstance(node, CachedRun):
+            raise TypeError(f"{call}: expected a run that the cache has returned, got {node!r}")
         if node.pool is not self._pool:
             raise ValueError(f"{call}: the run is another cache's; pass it to the cache that returned it")
 

@@ -333,6 +333,8 @@ class PrefixCache(EventOutlet):
 
     def _check_own(self, call: str, node: Node) -> None:
         """Refuse what another cache has returned: to count a lock here would leave both caches with a wrong count."""
+        if not isinstance(node, Node):
+            raise TypeError(f"{call}: expected a node that the cache has returned, got {node!r}")
         if self._tree.is_foreign(node):
             raise ValueError(f"{call}: the node is another cache's; pass it to the cache that returned it")
 

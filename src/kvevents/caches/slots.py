@@ -92,14 +92,25 @@ class PagedSlotAllocator(PagePool):
 
 
 def slot_array(slots: Slots) -> "array[int]":
-    """A copy of what a caller passed as slots."""
+    """A copy of what a caller passed as slots.
+
+    Raises:
+        ValueError: one is no signed 64-bit integer, so it cannot be anybody's.
+    """
     try:
         view = memoryview(slots)  # type: ignore[arg-type]  # a sequence without a buffer is the case below
     except TypeError:
-        return array("q", slots)  # type: ignore[arg-type]  # it is a sequence
+        return _int64(slots)
     if view.ndim == 1 and view.format in {"q", "l"} and view.itemsize == 8:
         return array("q", view.tobytes())
-    return array("q", list(slots))  # type: ignore[arg-type]  # other widths and byte orders, as their owner reads them
+    return _int64(list(slots))  # type: ignore[arg-type]  # other widths and byte orders, as their owner reads them
+
+
+def _int64(slots: Slots) -> "array[int]":
+    try:
+        return array("q", slots)  # type: ignore[arg-type]  # it is a sequence
+    except OverflowError as error:
+        raise ValueError("slots: expected signed 64-bit integers, got one beyond them") from error
 
 
 def join(parts: "Iterable[array[int]]") -> memoryview:

@@ -65,7 +65,7 @@ def supplies_of(
     if window_slots is not None:
         supplies["sliding_window"] = Supply.of("window_slots", window_slots, tokens[window_start:])
     if state_slot is not None:
-        supplies["mamba"] = Supply(array("q", [state_slot]), len(prompt) * page_size - 1)
+        supplies["mamba"] = Supply(slot_array([state_slot]), len(prompt) * page_size - 1)
     for name in supplies:
         if name not in components:
             raise ValueError(f"slots: got some for {name}, which this cache does not have")
