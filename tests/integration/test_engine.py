@@ -28,6 +28,12 @@ def running_requests(engine: EngineProcess) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("kvevents_engine_running_requests{"))
 
 
+def listens(engine: EngineProcess) -> bool:
+    address = httpx.URL(engine.url)
+    with socket.socket() as client:
+        return client.connect_ex((address.host, address.port or 0)) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with running_engine("--kv-events-config", EVENTS, "--dp-size", "2") as engine:
@@ -37,6 +43,18 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
         assert port
         for taken in (port, *(engine.kv_events["endpoint_port_base"] + rank for rank in range(2))):
             socket.create_server(("127.0.0.1", taken)).close()
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with running_engine() as engine, httpx.Client(timeout=DEADLINE_S) as client:
+        body = {"prompt": [2], "max_tokens": 100_000, "stream": True}
+        with client.stream("POST", f"{engine.url}/v1/completions", json=body) as endless:
+            assert next(endless.iter_raw()).startswith(b"data: ")
+            engine.process.send_signal(signal.SIGTERM)
+            for _ in wait_until():
+                if not listens(engine):
+                    break
+            assert engine.stop() == (0, "", "")
 
 
 def test_what_runs_may_end_but_not_for_long() -> None:

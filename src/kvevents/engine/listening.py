@@ -51,6 +51,11 @@ class HttpServer(uvicorn.Server):
                 self._unheard = error
                 asyncio.get_running_loop().call_soon(self._stop)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:  # then it leaves the application's task running, to be cancelled with a traceback
+            await self.lifespan.shutdown()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
