@@ -315,6 +315,25 @@ def test_memory_is_bounded_while_a_consumer_takes_nothing() -> None:
         assert resident() - before < 60 << 20, "of 250 MiB that were published"
 
 
+def test_what_fails_within_ends_neither_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher, sockets() as make:
+        with monkeypatch.context() as broken:
+            broken.setattr(publisher, "_send", None)
+            broken.setattr(publisher._buffer, "since", None)
+            dealer = make(zmq.DEALER)
+            assert publisher.replay_endpoint is not None
+            dealer.connect(publisher.replay_endpoint)
+            publisher.publish(b"lost")
+            dealer.send_multipart([b"", number(0)])
+            until(lambda: publisher.stats().failed == 2)
+        publisher.publish(b"sent")
+        until(lambda: publisher.stats().published == 1)
+        assert [frames[3] for frames in replay(dealer, 0)] == [b"lost", b"sent", b""]
+    assert len(caplog.records) == 2
+
+
 class TestSnapshots:
     def test_they_are_asked_for_on_the_replay_socket_and_come_in_chunks(self) -> None:
         parts = [b"x" * (3 << 20), b"", b"tail"]

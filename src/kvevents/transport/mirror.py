@@ -2,7 +2,7 @@
 
 import threading
 
-from kvevents.errors import WireError
+from kvevents.errors import KVEventsError
 from kvevents.index import PrefixIndex
 from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.transport.sink import judge
@@ -55,7 +55,7 @@ class Mirror:
         self._next = sequence + 1
         try:
             report = self._index.apply(_OWN, payload, seq=sequence)
-        except WireError:
+        except KVEventsError:  # broken, or of a rank too many
             self._doubtful = self._ranks.copy()
             return
         self._ranks.add(report.dp_rank)

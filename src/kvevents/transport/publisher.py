@@ -1,5 +1,6 @@
 """Publishes batches of events the way SGLang and vLLM do, and repeats them on request."""
 
+import logging
 import queue
 import threading
 from typing import Literal, Self
@@ -20,6 +21,8 @@ from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.sockets import bind_socket, connect_socket, new_context, open_socket, release_name
 from kvevents.wire import Dialect, encode_batch
 
+_log = logging.getLogger(__name__)
+
 _MAX_FIXINT = 0x7F
 
 
@@ -37,6 +40,7 @@ class PublisherStats(msgspec.Struct, frozen=True):
         last_sequence: the last number used; None before the first batch.
         snapshots: snapshots taken.
         snapshot_failures: times there was none to be had.
+        failed: batches and requests whose sending failed for a reason of ours; the first of each is logged.
     """
 
     published: int
@@ -49,6 +53,7 @@ class PublisherStats(msgspec.Struct, frozen=True):
     last_sequence: int | None
     snapshots: int = 0
     snapshot_failures: int = 0
+    failed: int = 0
 
 
 class ZmqPublisher:
@@ -120,7 +125,7 @@ class ZmqPublisher:
         # Its `put` neither waits nor hands the interpreter to another thread, which a socket's would.
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._closing = False
-        self._published = self._published_bytes = self._dropped = 0
+        self._published = self._published_bytes = self._dropped = self._failed = 0
 
         linger_ms = int(linger_s * 1000)
         self._mirror = Mirror(self._buffer) if snapshot == "mirror" else None
@@ -196,6 +201,7 @@ class ZmqPublisher:
                 last_sequence=used - 1 if used else None,
                 snapshots=0 if snapshots is None else snapshots.taken,
                 snapshot_failures=0 if snapshots is None else snapshots.failed,
+                failed=self._failed + replays.failed,
             )
 
     def close(self) -> None:
@@ -236,9 +242,14 @@ class ZmqPublisher:
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None:
-                self._send(*item)
-                if self._mirror is not None:
-                    self._mirror.follow(*item)
+                try:
+                    self._send(*item)
+                    if self._mirror is not None:
+                        self._mirror.follow(*item)
+                except Exception:
+                    self._failed += 1
+                    if self._failed == 1:
+                        _log.exception("%s: batch %d failed; later failures are only counted", self.endpoint, item[0])
         finally:
             if self._replays is not None:
                 self._replays.close()

@@ -1,5 +1,6 @@
 """A replay socket: repeats batches and hands out snapshots, in a thread of its own."""
 
+import logging
 import threading
 from collections.abc import Iterable
 from typing import Protocol
@@ -12,6 +13,8 @@ from kvevents.transport.snapshot import SNAPSHOT_MARK
 from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket, release_name
 from kvevents.transport.wakeup import Wakeup
+
+_log = logging.getLogger(__name__)
 
 
 class Repeatable(Protocol):
@@ -28,11 +31,13 @@ class ReplayServerStats(msgspec.Struct, frozen=True):
         requests: replay requests answered.
         replayed: batches repeated.
         malformed: messages that ask for nothing; they get no answer.
+        failed: requests that could not be answered for a reason of ours; the first is logged.
     """
 
     requests: int
     replayed: int
     malformed: int
+    failed: int = 0
 
 
 class ReplayServer:
@@ -71,7 +76,7 @@ class ReplayServer:
         self._snapshots = snapshots
         self._linger_ms = linger_ms
         self._closing = False
-        self._requests = self._replayed = self._malformed = 0
+        self._requests = self._replayed = self._malformed = self._failed = 0
         self._router = open_socket(zmq.ROUTER, endpoint, context)
         try:
             self._router.setsockopt(zmq.SNDHWM, send_hwm)
@@ -85,7 +90,7 @@ class ReplayServer:
 
     def stats(self) -> ReplayServerStats:
         """Counters; any thread may ask."""
-        return ReplayServerStats(self._requests, self._replayed, self._malformed)
+        return ReplayServerStats(self._requests, self._replayed, self._malformed, self._failed)
 
     def close(self) -> None:
         """Answers nothing more and closes the socket; idempotent."""
@@ -113,17 +118,25 @@ class ReplayServer:
             frames = self._router.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return False
+        try:
+            self._answer(frames)
+        except Exception:
+            self._failed += 1
+            if self._failed == 1:
+                _log.exception("%s: a request was not answered; later failures are only counted", self.endpoint)
+        return True
+
+    def _answer(self, frames: list[bytes]) -> None:
         is_request = len(frames) == 3 and not frames[1]
         if self._snapshots is not None and is_request and (answer := self._snapshots.answer(frames[2])):
             self._router.send_multipart((frames[0], b"", SNAPSHOT_MARK, *answer))
-            return True
+            return
         start = read_request(frames)
         if start is None:
             self._malformed += 1
-            return True
+            return
         self._requests += 1
         self._repeat(frames[0], start)
-        return True
 
     def _repeat(self, peer: bytes, start: int) -> None:
         send = self._router.send
