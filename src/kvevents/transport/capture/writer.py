@@ -119,12 +119,8 @@ class CaptureWriter:
         sync: bool = False,
         level: int = 1,
     ) -> None:
-        for name, value in (
-            ("rotate_bytes", rotate_bytes),
-            ("rotate_s", rotate_s),
-            ("chunk_bytes", chunk_bytes),
-            ("flush_interval_s", flush_interval_s),
-        ):
+        sizes = {"rotate_bytes": rotate_bytes, "rotate_s": rotate_s, "chunk_bytes": chunk_bytes}
+        for name, value in {**sizes, "flush_interval_s": flush_interval_s}.items():
             if not value > 0:
                 raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
         self._folder = Path(folder)
@@ -295,9 +291,8 @@ class CaptureWriter:
         key = (source.worker_id, source.dp_rank)
         rewriter = self._rewriters.get(key)
         if rewriter is None:
-            rewriter = self._rewriters[key] = Rewriter(
-                self._pseudonyms, keep_hashes=not self._privacy.hashes, keep_tokens=not self._privacy.tokens
-            )
+            kept = {"keep_hashes": not self._privacy.hashes, "keep_tokens": not self._privacy.tokens}
+            rewriter = self._rewriters[key] = Rewriter(self._pseudonyms, **kept)
         rewritten = rewriter.rewrite(payload)
         self._stats.emptied_events += rewritten.emptied_events
         self._stats.dropped_fields += rewritten.dropped_fields
@@ -371,8 +366,8 @@ class CaptureWriter:
         self._known: dict[tuple[str, int | None], CaptureSource] = {}
         self._clear_buffer()
         self._stats.files += 1
-        writer = f"kvevents {__version__}"
-        self._write(pack_head(Head(FORMAT, VERSION, writer, self._capture, part, time.time(), self._privacy)))
+        head = Head(FORMAT, VERSION, f"kvevents {__version__}", self._capture, part, time.time(), self._privacy)
+        self._write(pack_head(head))
 
     def _clear_buffer(self) -> None:
         self._buffer = bytearray(_ARRAY_HEADER_BYTES)
@@ -381,14 +376,15 @@ class CaptureWriter:
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            left = left[os.write(self._file, left) :]
-        self._file_bytes += len(data)
-        self._stats.file_bytes += len(data)
+            written = os.write(self._file, left)
+            left = left[written:]
+            self._file_bytes += written
+            self._stats.file_bytes += written
 
     def _close_file(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _check_open(self) -> None:
         if self._failure is not None:
