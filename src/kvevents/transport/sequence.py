@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 from kvevents.transport.frames import Message
 from kvevents.transport.picture import Effects, Position
-from kvevents.transport.recovery import Recovery
 from kvevents.transport.request import ReplayRequest, SnapshotRequest
 from kvevents.transport.settings import DeliverySettings
+from kvevents.transport.snapshot_recovery import SnapshotRecovery
 from kvevents.transport.state import Reason, SourceCounters, StateMachine
 
 
-class SequenceTracker(Recovery):
+class SequenceTracker(SnapshotRecovery):
     """The state machine of one source: messages and moments go in, effects and states come out.
 
     One thread at a time. Each public method that takes news ends by moving the state machine.
