@@ -166,6 +166,9 @@ class Broker:
                     return
             except (KVEventsError, OSError) as error:
                 self._fail(str(error))
+            except Exception as error:  # whatever a client library may raise, it is tried again
+                _log.exception("%s: internal error", self._name)
+                self._fail(f"{server}: {type(error).__name__}: {error}")
             finally:
                 await self._close(connection)
             if time.monotonic() - began > self._settings.retry_max_s:

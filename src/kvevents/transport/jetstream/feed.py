@@ -1,5 +1,7 @@
 """Messages of a stream in their order, without holes: a push consumer with flow control, gone when its reader is."""
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Self, TypeAlias
@@ -10,6 +12,7 @@ from nats.aio.subscription import Subscription
 from kvevents.transport.jetstream.connection import Connection
 
 _SILENT_HEARTBEATS = 3
+_PROBE_S = 1.0
 _PENDING_BYTES = 256 << 20
 _ACK_TOKENS = 9
 _LAST_EACH = "last_per_subject"
@@ -68,7 +71,10 @@ class Feed:
         self._delivered = 0
         self._heard = time.monotonic()
         self._subscription: Subscription | None = None
+        self._consumer = ""
         self._is_busy = False
+        self._stuck_at: int | None = None
+        self._next_probe = time.monotonic() + _PROBE_S
 
     @classmethod
     async def open(
@@ -115,15 +121,50 @@ class Feed:
             config["filter_subject"] = subject or ">"
         said = await connection.call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
         feed.pending = said.get("num_pending", 0)
+        feed._consumer = said["name"]
         return feed
 
-    def check(self) -> None:
-        """Gives the connection up if the broker has been silent for too long."""
-        if self._is_busy:
+    async def check(self) -> None:
+        """Gives the connection up if the broker is silent, or has messages that it does not deliver.
+
+        The latter was seen of nats-server 2.9: a consumer that is made while the stream gets its first message may
+        never be told of it, though it lives and sends heartbeats.
+
+        Raises:
+            TransportError: the broker does not know the consumer any more.
+        """
+        now = time.monotonic()
+        if self._is_busy or self._connection.closed.is_set():
             return
-        silence = time.monotonic() - self._heard
+        silence = now - self._heard
         if silence > _SILENT_HEARTBEATS * self._heartbeat_s:
             self._connection.fail(f"{self._connection.server}: the broker has said nothing for {silence:.1f} s")
+        elif now >= self._next_probe:
+            self._next_probe = now + _PROBE_S
+            await self._probe()
+
+    async def wait(self, event: asyncio.Event) -> None:
+        """Waits for something that a delivery will bring, and looks after the broker meanwhile.
+
+        Raises:
+            TransportError: as `check`.
+        """
+        while not event.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), _PROBE_S)
+            await self.check()
+
+    async def _probe(self) -> None:
+        before = self._delivered
+        said = await self._connection.call(f"CONSUMER.INFO.{self._stream}.{self._consumer}")
+        if not said["num_pending"] or self._delivered != before or self._is_busy:
+            self._stuck_at = None
+        elif self._stuck_at == before:
+            self._connection.fail(
+                f"{self._connection.server}: {said['num_pending']} messages of {self._stream} are not delivered"
+            )
+        else:
+            self._stuck_at = before  # they may be on their way
 
     async def close(self) -> None:
         """Ends it; the broker forgets the consumer."""

@@ -165,7 +165,7 @@ class SnapshotStore:
             subject=f"$O.{self._bucket}.C.{nuid}",
         )
         if feed.pending:
-            await done.wait()
+            await feed.wait(done)
         await feed.close()
         return b"".join(chunks)
 

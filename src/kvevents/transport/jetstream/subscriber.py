@@ -186,7 +186,7 @@ class JetStreamSubscriber:
         registry = await Feed.open(connection, f"KV_{names.registry}", take_record, heartbeat_s=heartbeat_s)
         if registry.pending:
             async with asyncio.timeout(settings.connect_timeout_s):
-                await known.wait()
+                await registry.wait(known)
         log = await Feed.open(
             connection,
             names.stream,
@@ -199,8 +199,8 @@ class JetStreamSubscriber:
                 self._catch_up()
         while True:
             await asyncio.sleep(_TICK_S)
-            registry.check()
-            log.check()
+            await registry.check()
+            await log.check()
             await self._tick(connection)
 
     async def _find_place(self, connection: Connection, facts: StreamFacts) -> None:
@@ -276,7 +276,7 @@ class JetStreamSubscriber:
             connection, self._names.stream, take, heartbeat_s=self._settings.heartbeat_s, start=1, subject=subject
         )
         if feed.pending:
-            await done.wait()
+            await feed.wait(done)
         await feed.close()
 
     def _catch_up(self) -> None:
