@@ -6,7 +6,7 @@ DEBIAN := nats-server
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages engines demo test test-unit test-rust lint format bench soak fuzz clean
+.PHONY: help setup system-packages engines demo test test-unit test-rust lint format bench soak fuzz tsan clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
@@ -72,6 +72,14 @@ soak: setup  ## long runs: every law with 2,000 examples, 200 rounds of chaos ov
 	RELAY_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_relay_chaos.py tests/integration/test_relay_dynamo.py --timeout 3600
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json
 	$(BIN)/python -m benchmarks.cache --operations 1000000
+
+# The standard library is not instrumented, which needs no source of it; what that gives false alarms is suppressed.
+TSAN_HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+tsan:  ## the index's threads under ThreadSanitizer, where a nightly toolchain is there
+	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "tsan: skipped, it needs a nightly toolchain" >&2; exit 0; fi; \
+	TSAN_OPTIONS=suppressions=$(CURDIR)/rust/core/tests/tsan-suppressions.txt \
+	RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" CARGO_TARGET_DIR=target/tsan \
+	cargo +nightly test --quiet --locked --target $(TSAN_HOST) -p kvevents-core --test index_threads
 
 # libFuzzer by hand: its instrumentation needs no nightly compiler, only a C++ one.
 FUZZ_TARGETS := wire coalesce index snapshot image log pseudonyms hash

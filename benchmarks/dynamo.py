@@ -59,6 +59,10 @@ class Tree:
         for message in messages:
             self._tree.apply_event(worker, message)
 
+    def hash(self, tokens: Any) -> Any:
+        """The hashes of a list of token ids, block by block."""
+        return self._hash(tokens, self._block_size)
+
     def depth(self, tokens: Any) -> int:
         """How many leading blocks of a prompt the worker has."""
         scores = self._tree.find_matches(self._hash(list(tokens), self._block_size)).scores

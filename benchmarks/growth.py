@@ -23,10 +23,12 @@ BLOCK_SIZE = 16
 PROMPT_BLOCKS = 256
 EVENT_BLOCKS = 64
 BATCH_EVENTS = 4
+PROMPTS = 32
+"""Prompts that are asked for, of either index: their ids alone fill much of a cache."""
 
 
 def fill(index: PrefixIndex, blocks: int, draw: random.Random) -> "list[array[int]]":
-    """Store prompts of `PROMPT_BLOCKS` blocks of random tokens; some of them."""
+    """Store prompts of `PROMPT_BLOCKS` blocks of random tokens; `PROMPTS` of them, from all over."""
     some = []
     for number in range(blocks // PROMPT_BLOCKS):
         ids = random_ids(draw, PROMPT_BLOCKS * BLOCK_SIZE)
@@ -34,9 +36,9 @@ def fill(index: PrefixIndex, blocks: int, draw: random.Random) -> "list[array[in
         index.apply(
             f"worker-{number % 8}", payload([BlockStored(hashes, None, ids.tolist(), BLOCK_SIZE, medium="GPU")])
         )
-        if draw.random() < 64 * PROMPT_BLOCKS / blocks:
+        if number % (blocks // PROMPT_BLOCKS // PROMPTS) == 0:
             some.append(array("i", ids))
-    return some
+    return some[:PROMPTS]
 
 
 def more(draw: random.Random, count: int) -> list[bytes]:

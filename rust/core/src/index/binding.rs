@@ -20,8 +20,9 @@ use super::slice::Store;
 use super::source::Source;
 use crate::hash::content;
 
-/// Blocks ahead of the one that is placed for which memory is fetched. What was fetched for a whole slice beforehand is
-/// there still in a slice of many events, but not in one large event.
+/// Blocks of an event for which what was fetched beforehand is not there any more when it is needed, and how far ahead
+/// it is fetched again.
+const LARGE: usize = 256;
 const FAR: usize = 24;
 
 /// What stands above a block.
@@ -70,8 +71,9 @@ impl Source {
                 None => Above::Unknown(parent),
             },
         };
+        let is_large = store.blocks.len() > LARGE;
         for index in 0..store.blocks.len() {
-            if let Some((block, content)) = store.foreseen_at(index + FAR) {
+            if is_large && let Some((block, content)) = store.foreseen_at(index + FAR) {
                 forest.table(By::Engine).prefetch(block);
                 forest.table(By::Content).prefetch(content);
             }

@@ -10,6 +10,7 @@
 use hashbrown::HashMap;
 
 use super::blocks::{BlockNumber, Blocks, Flag, Link};
+use super::burial::Sweep;
 use super::holders::{HolderSet, HolderSets, Member, NOBODY, Outcome};
 use super::record::Kept;
 use super::residency::{Change, Residency};
@@ -30,16 +31,9 @@ pub struct Forest {
     /// Members over all blocks, of retired sources too.
     records: usize,
     /// Blocks that lost their last holder and may still be there.
-    dead: Vec<BlockNumber>,
-    retired: Vec<Member>,
-    sweep: Option<Sweep>,
-}
-
-/// Retired members on their way out of all holders.
-#[derive(Debug)]
-struct Sweep {
-    members: Vec<Member>,
-    next: BlockNumber,
+    pub(super) dead: Vec<BlockNumber>,
+    pub(super) retired: Vec<Member>,
+    pub(super) sweep: Option<Sweep>,
 }
 
 /// Where the next block of an event is expected: engines name a run from either end.
@@ -58,11 +52,6 @@ impl Nearby {
         Some(block)
     }
 }
-
-/// Blocks that are looked at, changed, and buried under one hold of the lock.
-const LOOKED_AT: u32 = 4096;
-const SWEPT: usize = 256;
-const BURIED: usize = 64;
 
 /// The hash that a table goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,7 +283,7 @@ impl Forest {
                 .any(|other| other != block && self.sets.is_held(self.blocks.link(other).holders))
     }
 
-    fn remove(&mut self, block: BlockNumber) {
+    pub(super) fn remove(&mut self, block: BlockNumber) {
         let (engine, content) = (self.blocks.engine(block), self.blocks.content(block));
         let link = self.blocks.link(block);
         self.by_engine.remove(engine, block);
@@ -341,67 +330,6 @@ impl Forest {
         if let Some(before) = self.kept.insert(block, Box::new(kept)) {
             self.kept_bytes -= before.size_bytes();
         }
-    }
-
-    /// A member holds nothing any more, wherever its number still stands.
-    pub fn retire(&mut self, member: Member) {
-        self.retired.push(member);
-    }
-
-    /// Members that were retired and may still be in sets.
-    pub fn retired(&self) -> &[Member] {
-        &self.retired
-    }
-
-    /// Whether there is something to bury or to sweep.
-    pub fn is_littered(&self) -> bool {
-        !self.dead.is_empty() || !self.retired.is_empty()
-    }
-
-    /// Bury some dead blocks, or take retired members out of the holders of some blocks. Gives the members that are in
-    /// no set any more.
-    pub fn sweep(&mut self) -> Vec<Member> {
-        if self.dead.is_empty() {
-            return self.sweep_retired();
-        }
-        for block in self.dead.split_off(self.dead.len().saturating_sub(BURIED)) {
-            // It may have holders again, and it may be here twice.
-            if self.blocks.contains(block) && self.blocks.link(block).holders == NOBODY {
-                self.remove(block);
-            }
-        }
-        if self.dead.is_empty() {
-            self.dead = Vec::new();
-        }
-        Vec::new()
-    }
-
-    fn sweep_retired(&mut self) -> Vec<Member> {
-        let sweep = self.sweep.take();
-        let Sweep { members, mut next } = sweep.unwrap_or_else(|| Sweep {
-            members: self.retired.clone(),
-            next: 0,
-        });
-        let end = self.blocks.end().min(next.saturating_add(LOOKED_AT));
-        let mut swept = 0;
-        while next < end && swept < SWEPT {
-            if self.blocks.contains(next) {
-                let before = self.blocks.link(next).holders;
-                let after = members.iter().fold(before, |set, &member| {
-                    let outcome = self.sets.change(set, member, Change::Clear, 0);
-                    outcome.to
-                });
-                swept += usize::from(before != after);
-                self.set_holders(next, after);
-            }
-            next += 1;
-        }
-        if next < self.blocks.end() {
-            self.sweep = Some(Sweep { members, next });
-            return Vec::new();
-        }
-        self.retired.retain(|member| !members.contains(member));
-        members
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `tier`, `group`, `residency`, `geometry` | where a block is held, and how engines cut |
 //! | `table`, `blocks`, `holders` | blocks by hash, by number, and who holds them: what memory consists of |
-//! | `forest`, `forests`, `members` | all placed blocks, shared by the sources that name them alike |
+//! | `forest`, `burial`, `forests`, `members` | all placed blocks, shared by the sources that name them alike |
 //! | `record`, `room`, `waiting` | blocks that have no place yet |
 //! | `source`, `membership`, `binding`, `cut`, `counters` | one rank of one worker: what events do to its blocks |
 //! | `worker`, `state` | all of it under one lock |
@@ -21,6 +21,7 @@ mod ahead;
 mod applying;
 mod binding;
 mod blocks;
+mod burial;
 mod counters;
 mod cut;
 mod dump;
@@ -80,6 +81,7 @@ pub use stats::{Holdings, SourceStats, Stats};
 pub use tier::{Medium, Tier};
 pub use worker::{Handle, Target};
 
+use geometry::LikelyGeometry;
 use lock::BriefLock;
 use source::Setup;
 use state::State;
@@ -155,6 +157,7 @@ pub struct PrefixIndex {
     started: Instant,
     gate: RwLock<()>,
     state: BriefLock<State>,
+    likely: LikelyGeometry,
 }
 
 impl PrefixIndex {
@@ -168,6 +171,7 @@ impl PrefixIndex {
             started: Instant::now(),
             gate: RwLock::new(()),
             state: BriefLock::default(),
+            likely: LikelyGeometry::new(config.block_size),
         })
     }
 
@@ -262,6 +266,10 @@ impl PrefixIndex {
     /// The prompt is hashed outside of the lock, twice as far each time, until the index does not know how it goes on.
     pub fn match_prompt(&self, prompt: &Prompt<'_>) -> Vec<Match> {
         let mut chains: SmallVec<[Chain; 1]> = SmallVec::new();
+        // To wait for the lock is what takes long, so there is something to ask for when it comes.
+        let mut likely = Chain::new(prompt, self.likely.get(), self.config.block_size);
+        likely.extend(prompt);
+        chains.push(likely);
         loop {
             let state = self.state.read();
             let mut short: SmallVec<[usize; 1]> = SmallVec::new();
@@ -276,6 +284,9 @@ impl PrefixIndex {
                 }
             }
             if short.is_empty() {
+                if let Some((geometry, _)) = state.forests.iter().next() {
+                    self.likely.set(geometry);
+                }
                 return self.answer(&state, &chains);
             }
             drop(state);

@@ -12,8 +12,8 @@ use super::prompt::{Cut, Prompt};
 use super::state::State;
 use crate::hash::content;
 
-/// Blocks of a prompt that are hashed before it is asked how far it is known.
-const FIRST: usize = 64;
+/// Blocks of a prompt that are hashed before it is asked how far it is known: to ask takes longer, if one has to wait.
+const FIRST: usize = 256;
 
 /// A prompt's hashes in one geometry, as far as they have been needed.
 pub struct Chain {
@@ -43,16 +43,16 @@ impl Chain {
     pub fn extend(&mut self, prompt: &Prompt<'_>) {
         let Geometry { block_size, pairs } = self.geometry;
         let from = self.hashes.len();
-        let to = (2 * from).max(FIRST);
+        let ids = prompt.tokens.len().saturating_sub(usize::from(pairs));
+        let all = (ids / block_size as usize).min(self.cut.blocks);
+        let to = (2 * from).max(FIRST).min(all);
+        self.is_whole = to == all;
         self.hashes.reserve_exact(to - from);
         let mut last = self.hashes.last().copied().unwrap_or(prompt.root);
         for index in from..to {
             let ids = content::window(prompt.tokens, index, block_size as usize, pairs);
-            let Some(ids) = ids.filter(|_| index < self.cut.blocks) else {
-                self.is_whole = true;
-                return;
-            };
-            last = content::block(last, ids, self.cut.extra.get(index).map(AsRef::as_ref));
+            let extra = self.cut.extra.get(index).map(AsRef::as_ref);
+            last = content::block(last, ids.expect("the prompt has the block"), extra);
             self.hashes.push(last);
         }
     }
