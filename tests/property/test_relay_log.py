@@ -1,5 +1,7 @@
 """The law of the compacted log: replayed, it leaves every consumer with what the whole stream leaves it with."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,8 @@ from block_streams import Batches, batches
 from consumers import consumers
 from kvevents._core.relay import CompactedLog
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
+from kvevents.transport import RelaySettings, Source
+from kvevents.transport.relay.stream import Stream
 from kvevents.wire import decode_batch, encode_batch
 
 
@@ -111,3 +115,30 @@ def test_blocks_that_came_and_went_leave_nothing() -> None:
 
 def removal(*blocks: int) -> bytes:
     return encode_batch(KVEventBatch(1.0, [BlockRemoved(list(blocks), "GPU")]))
+
+
+@given(batches(), st.integers(100, 2_000), st.sampled_from(["off", "chain", "compact"]))
+def test_a_replay_from_anywhere_leaves_what_the_whole_stream_leaves(stream: Batches, recent: int, level: str) -> None:
+    relay = Stream(Source("w", "tcp://h:1"), RelaySettings(replay_bytes=recent, coalesce=level), lambda: None)  # type: ignore[arg-type]
+    sent: list[tuple[int, list[KVCacheEvent]]] = []
+    for number, payload in enumerate(payloads(stream)):
+        relay.add(payload, number)
+        flushed = relay.flush(0.0, force=True)
+        relay.sent(flushed, time.time())
+        sent += [(one.sequence, decode_batch(one.payload).events) for one in flushed]
+    whole = consumers()
+    for consumer in whole.values():
+        for _, events in sent:
+            consumer.apply(events)
+    for start in range(len(sent) + 1):
+        replayed = [(number, decode_batch(payload).events) for number, payload in relay.since(start)]
+        numbers = [number for number, _ in replayed]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1:] == ([sent[-1][0]] if start < len(sent) else [])
+        for kind, consumer in consumers().items():
+            for number, events in sent:
+                if number < start:
+                    consumer.apply(events)
+            for _, events in replayed:
+                consumer.apply(events)
+            assert consumer.held() == whole[kind].held(), (kind, start)
