@@ -265,6 +265,21 @@ def jetstream(rows: list[Row]) -> Iterator[Figure]:
         yield Figure(f"a new consumer to live, {row['blocks_held']:,} distinct blocks, {what}", f"{row['to_live_s']} s")
 
 
+def relay(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        what, has_goals = row["stream"], "under one processor" in row
+        counts = f"{row['messages in']} in, {row['messages out']} out"
+        yield at_least(f"messages; {what}", counts, row["times fewer messages"], 10 if has_goals else None)
+        sizes = f"{row['bytes in'] / 1e6:.1f} MB in, {row['bytes out'] / 1e6:.1f} MB out"
+        yield at_least(f"bytes; {what}", sizes, row["times fewer bytes"], 2.5 if has_goals else None)
+        half = f"p50 {row['added delay p50, ms']:g} ms at {row['blocks/s']} blocks/s"
+        yield at_most(
+            f"added delay, p99; {what}", half, row["added delay p99, ms"], 25 if has_goals else None, unit=" ms"
+        )
+        share = row["share of a processor"]
+        yield at_most(f"processors; {what}", f"{share:g}", share, 1 if has_goals else None)
+
+
 def capture(rows: list[Row]) -> Iterator[Figure]:
     for row in rows:
         rate = row["blocks_per_cpu_s"] / 1e6
@@ -295,6 +310,7 @@ QUESTIONS: dict[str, Question] = {
     "levels": Question("Do consumers that know only the reference rule read every level?", levels),
     "jetstream": Question("Does a fleet's log keep up, and lose nothing over the broker's death?", jetstream),
     "publish": Question("What does publishing cost the engine's thread while nobody takes anything?", publish),
+    "relay": Question("What does a relay save, cost and delay?", relay),
     "capture": Question("What does it cost to record a stream, and to play it?", capture),
     "end_to_end": Question("What does it cost to follow a fleet, from socket to query?", end_to_end),
     "apply": Question("What does it cost to apply a batch?", apply),

@@ -99,6 +99,24 @@ def test_a_compaction_that_did_not_come_to_its_end_is_forgotten(tmp_path: Path) 
         assert (back.compacted, back.compacted_to, back.recent) == ([], -1, [sent(0)])
 
 
+def test_what_is_synced_is_still_there_and_the_log_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvevents.transport.relay.journal._CHECKPOINT_BYTES", 1)
+    for most in (1 << 30, 1):
+        monkeypatch.setattr("kvevents.transport.relay.journal._MOST_WAL_BYTES", most)
+        with Journal(tmp_path / str(most)) as journal:
+            stream, _ = journal.restore("w", 0)
+            journal.append(stream, [sent(number) for number in range(50)], None)
+            journal.commit()
+            journal.sync()
+            assert ((tmp_path / str(most) / "relay.db-wal").stat().st_size == 0) == (most == 1)
+            journal.append(stream, [sent(50)], None)
+            journal.commit()
+        with Journal(tmp_path / str(most)) as again:
+            assert again.restore("w", 0)[1].recent == [sent(number) for number in range(51)]
+
+
 def test_one_relay_at_a_time(tmp_path: Path) -> None:
     with Journal(tmp_path), pytest.raises(ConfigError, match="another relay uses it"):
         Journal(tmp_path)

@@ -24,6 +24,7 @@ SKIP = 1 << 20
 _VERSION = 1
 _BUSY_S = 10.0
 _CHECKPOINT_BYTES = 8 << 20
+_MOST_WAL_BYTES = 128 << 20
 _NO_RANK = -1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -101,6 +102,7 @@ class Journal:
             raise
         self._compacting = threading.Lock()
         self._uncommitted = False
+        self._unsynced = 0
 
     def restore(self, worker: str, rank: int | None) -> tuple[int, Restored]:
         """A stream's id, and the stream as it was left."""
@@ -142,6 +144,8 @@ class Journal:
             self._database.execute("BEGIN IMMEDIATE")
             self._uncommitted = True
         source = (None, None) if position is None else position
+        batches = list(batches)
+        self._unsynced += sum(len(sent.payload) for sent in batches)
         self._database.executemany(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
@@ -180,9 +184,12 @@ class Journal:
         """Syncs what was committed, if it is much; for a thread in the background."""
         wal = self._path.with_name(f"{self._path.name}-wal")
         with contextlib.suppress(OSError), self._compacting:
-            if wal.stat().st_size >= _CHECKPOINT_BYTES:
+            if self._unsynced >= _CHECKPOINT_BYTES:
+                self._unsynced = 0
+                # The first kind waits for nobody, and nobody for it; the second makes writers wait, and begins anew.
+                kind = "PASSIVE" if wal.stat().st_size < _MOST_WAL_BYTES else "TRUNCATE"
                 with self._second() as database:
-                    database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                    database.execute(f"PRAGMA wal_checkpoint({kind})").fetchall()
 
     def close(self) -> None:
         """Commits, syncs and closes; idempotent."""
