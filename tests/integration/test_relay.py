@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from engine_process import running_engine
-from kvevents.errors import TransportError
+from kvevents.errors import ConfigError, TransportError
 from kvevents.events import BlockStored, KVEventBatch
 from kvevents.index import PrefixIndex
 from kvevents.transport import (
@@ -243,8 +243,15 @@ def test_a_socket_in_use_is_a_clear_error_and_leaves_nothing_open(tmp_path: Path
         for log in (None, tmp_path):
             with pytest.raises(TransportError, match="address in use"):
                 Relay([source], taken.endpoint, replay_listen=ANY, log=log)
-        with Relay([source], ANY, replay_listen=ANY, log=tmp_path):
-            pass
+        with (
+            Relay([source], ANY, replay_listen=ANY, log=tmp_path),
+            pytest.raises(ConfigError, match="another relay uses it"),
+        ):
+            Relay([source], ANY, replay_listen=ANY, log=tmp_path)
+        with pytest.raises(ConfigError, match="rank None is there twice"):
+            Relay([source, source], ANY, replay_listen=ANY)
+        with pytest.raises(ConfigError, match="expected 1 to 4096 sources, got 0"):
+            Relay([], ANY, replay_listen=ANY)
 
 
 def test_a_relay_that_fails_says_so_and_ends(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

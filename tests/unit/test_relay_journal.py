@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvevents.errors import ConfigError, TransportError
+from kvevents.transport import Relay, Source
 from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Sent
 from kvevents.transport.relay.journal import Journal
@@ -115,6 +116,20 @@ def test_what_is_synced_is_still_there_and_the_log_before_it_ends(
             journal.commit()
         with Journal(tmp_path / str(most)) as again:
             assert again.restore("w", 0)[1].recent == [sent(number) for number in range(51)]
+
+
+def test_a_log_that_is_damaged_is_said_to_be(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        stream, _ = journal.restore("w", None)
+        journal.append(stream, [sent(0)], None)
+        journal.commit()
+        journal.compact(stream, 0, [(0, b"no batch")])
+    source = Source("w", "tcp://127.0.0.1:9")
+    with pytest.raises(TransportError, match=r"the log cannot be read: .*; move it away"):
+        Relay([source], "inproc://a", replay_listen="inproc://b", log=tmp_path)
+    (tmp_path / "relay.db").write_bytes(b"no database" * 1_000)
+    with pytest.raises(TransportError, match="not a database"):
+        Journal(tmp_path)
 
 
 def test_one_relay_at_a_time(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from kvevents.errors import ConfigError
+from kvevents.errors import ConfigError, TransportError, WireError
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.relay.backlog import Sent, compacted_batches
@@ -68,9 +68,9 @@ class Relay:
         self._settings = settings or RelaySettings()
         self._on_state = on_state
         self._topic = topic
-        self._loop = PollLoop()
         self._workers = _by_worker(sources)
         self._journal = None if log is None else Journal(log)
+        self._loop = PollLoop()
         self._remembered: dict[str, Endpoints] = {}
         self._outlets = Outlets(
             (listen, replay_listen), remembered=self._remembered, topic=topic, hwm=self._settings.hwm
@@ -215,11 +215,14 @@ class Relay:
     def _restore(self, source: Source) -> None:
         """Makes the stream of a source, from the log if there is one."""
         key, restored = (source.worker_id, source.dp_rank), None
-        if self._journal is not None:
-            self._ids[key], restored = self._journal.restore(*key)
-            if restored.endpoint:
-                self._remembered[source.worker_id] = restored.endpoint, restored.replay_endpoint
-        self._streams[key] = Stream(source, self._settings, self._wake, restored=restored)
+        try:
+            if self._journal is not None:
+                self._ids[key], restored = self._journal.restore(*key)
+                if restored.endpoint:
+                    self._remembered[source.worker_id] = restored.endpoint, restored.replay_endpoint
+            self._streams[key] = Stream(source, self._settings, self._wake, restored=restored)
+        except (sqlite3.Error, WireError) as error:
+            raise TransportError(f"the log cannot be read: {error}; move it away to begin anew") from error
 
     def _open(self, worker_id: str) -> None:
         """Binds the sockets of a worker, and has the log remember where they are."""
