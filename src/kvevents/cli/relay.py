@@ -69,11 +69,8 @@ def relay(
         every: How often rates are told.
         json: Rates and states are JSON lines on stdout.
     """
-    found = {worker: _sources(worker, source_replay, source_topic, source_ranks, bind) for worker in workers}
-    sources = [source for of_worker in found.values() for source in of_worker]
-    if not sources:
+    if not workers:
         raise ConfigError("relay: expected the URL or the socket of at least one engine; see --help")
-    urls = {of_worker[0].worker_id: url for url, of_worker in found.items() if url.startswith(_HTTP)}
     settings = RelaySettings(
         window_s=window,
         coalesce=coalesce,
@@ -84,6 +81,14 @@ def relay(
     tell = _tell_json if json else _tell
     with contextlib.ExitStack() as opened:
         stopped = opened.enter_context(_until_signal())
+        found = {
+            worker: _sources(worker, stopped, replay=source_replay, topic=source_topic, ranks=source_ranks, bind=bind)
+            for worker in workers
+        }
+        if stopped.is_set():
+            return
+        sources = [source for of_worker in found.values() for source in of_worker]
+        urls = {of_worker[0].worker_id: url for url, of_worker in found.items() if url.startswith(_HTTP)}
         running = opened.enter_context(
             Relay(
                 sources,
@@ -115,14 +120,30 @@ def relay(
                 before, told = _tell_rates(running.stats(), before, now - told, json=json), now
 
 
-def _sources(worker: str, replay: str | None, topic: str, ranks: int, bind: bool) -> list[Source]:
+def _sources(
+    worker: str, stopped: threading.Event, *, replay: str | None, topic: str, ranks: int, bind: bool
+) -> list[Source]:
     if not worker.startswith(_HTTP):
         return rank_sources(worker, worker, ranks, replay_endpoint=replay, topic=topic, bind=bind or None)
     if replay or topic or ranks > 1:
         raise ConfigError(
             f"{worker}: its server info says what --source-replay, -topic and -ranks would; leave them out"
         )
-    return discover(worker, bind=bind or None)
+    return _discover(worker, bind, stopped)
+
+
+def _discover(worker: str, bind: bool, stopped: threading.Event) -> list[Source]:
+    """The engine's sources; waits for an engine that does not answer yet, since it takes minutes to load a model."""
+    told = ""
+    while not stopped.is_set():
+        try:
+            return discover(worker, bind=bind or None)
+        except TransportError as error:
+            if str(error) != told:
+                note(f"{error}; waiting for it")
+            told = str(error)
+        stopped.wait(_LOOK_S)
+    return []
 
 
 def _tell(worker_id: str, dp_rank: int | None, state: SourceState) -> None:
