@@ -1,10 +1,11 @@
 """What `identify_scheme` makes of streams that no engine recorded: partial, mixed, wrong."""
 
+from array import array
 from typing import Any
 
 import pytest
 
-from kvevents.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
+from kvevents.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.hashing import (
     EventFormat,
     HashChain,
@@ -158,6 +159,71 @@ class TestContradictions:
         report = identify_scheme([BlockStored([b"\x01" * 20], None, [1, 2], 2, medium="GPU")])
         assert (report.scheme, report.schemes_tried) == (None, ())
         assert report.reason == "no scheme has digests of 20 bytes"
+
+    def test_a_block_that_hash_of_none_was_solved_from_confirms_nothing(self) -> None:
+        foreign = [3**40, -(5**27), 7**22]
+        ids = tokens(1, 3)
+        below = BlockStored(foreign[1:2], foreign[0], ids[SIZE : 2 * SIZE], SIZE, medium="CPU")
+        report = identify_scheme([below, BlockStored([*foreign], None, ids, SIZE, medium="GPU")])
+        assert (report.scheme, report.none_hash, report.confirmed) == (None, None, 0)
+
+
+class TestArguments:
+    def test_what_is_no_event_is_refused(self) -> None:
+        events = stores("sglang", 1)
+        for wrong in (None, 5, [events[0], 5], [KVEventBatch(0.0, events)], [b"payload"]):
+            with pytest.raises(TypeError, match="events: expected KV cache events, got"):
+                identify_scheme(wrong)  # type: ignore[arg-type]  # what is tested
+        with pytest.raises(TypeError, match="at position 0; of a batch, pass its events"):
+            identify_scheme([KVEventBatch(0.0, events)])  # type: ignore[list-item]  # what is tested
+
+    @pytest.mark.parametrize("clue", ["seeds", "salts", "extra_keys"])
+    @pytest.mark.parametrize("wrong", ["42", 42, [42], [None], None])
+    def test_clues_are_several_strings(self, clue: str, wrong: Any) -> None:
+        with pytest.raises(TypeError, match=f"{clue}: expected several strings, got"):
+            identify_scheme(stores("vllm-sha256", 1), **{clue: wrong})
+
+    def test_paths_are_strings_by_name_and_blocks_a_number(self) -> None:
+        wrong: Any
+        for wrong in (5, ["a"], {"a": 1}, {1: "a"}):
+            with pytest.raises(TypeError, match="adapter_paths: expected"):
+                identify_scheme([], adapter_paths=wrong)
+        for wrong in (0, -1):
+            with pytest.raises(ValueError, match="max_blocks: expected at least 1"):
+                identify_scheme([], max_blocks=wrong)
+        for wrong in ("9", None, 1.5):
+            with pytest.raises(TypeError, match="max_blocks: expected an integer"):
+                identify_scheme([], max_blocks=wrong)
+
+    def test_fields_may_be_tuples_and_arrays(self) -> None:
+        events: Any = stores("sglang", 1)
+        for event in events:
+            event.block_hashes = array("q", event.block_hashes)
+            event.token_ids = tuple(event.token_ids)
+        assert counts(identify_scheme(events)) == (3, 0, 0)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"block_hashes": ["a"]},
+            {"parent_block_hash": 1.5},
+            {"token_ids": [1.5, 2]},
+            {"token_ids": [(1,), (2, 3)]},
+            {"token_ids": {1, 2}},
+            {"block_size": "2"},
+            {"medium": 5},
+            {"lora_name": 5},
+            {"lora_id": "a"},
+            {"cache_salt": b"s"},
+            {"kv_cache_spec_kind": 1},
+        ],
+        ids=str,
+    )
+    def test_a_store_with_fields_of_wrong_types_is_none_of_the_samples(self, wrong: dict[str, Any]) -> None:
+        fields: dict[str, Any] = {"block_hashes": [4], "parent_block_hash": None, "token_ids": [1, 2], "block_size": 2}
+        report = identify_scheme([BlockStored(**(fields | wrong)), *stores("sglang", 1)])
+        assert counts(report)[:2] == (3, 0)
+        assert list(report.unchecked) == ["the store's fields are no tokens, sizes and hashes"]
 
 
 class TestNamespaces:

@@ -41,6 +41,12 @@ class Tally:
         """Orders tallies, the best last."""
         return self.confirmed, -self.contradicted
 
+    @property
+    def is_evidence(self) -> bool:
+        """Whether a block is confirmed that the candidate was not made to fit: `hash(None)` is solved from one."""
+        candidate = self.candidate
+        return self.confirmed > (isinstance(candidate, Vllm) and candidate.none_hash is not None)
+
     def namespaces(self) -> tuple[NamespaceReport, ...]:
         return tuple(NamespaceReport(*namespace, *counts) for namespace, counts in self._namespaces.items())
 
@@ -98,6 +104,15 @@ class Clues(NamedTuple):
     adapter_paths: Mapping[str, str]
 
 
+def texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    """An argument of several texts; TypeError if it is none. One text is several of one letter, which nobody means."""
+    found = None if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+    if found is None or not all(isinstance(value, str) for value in found):
+        got = repr(values) if found is None else f"{next(v for v in found if not isinstance(v, str))!r} among them"
+        raise TypeError(f"{name}: expected several strings, got {got}")
+    return found
+
+
 def identify_scheme(
     events: Iterable[KVCacheEvent],
     *,
@@ -122,12 +137,26 @@ def identify_scheme(
 
     Returns:
         What was found; a scheme of None where no block could be confirmed.
+
+    Raises:
+        TypeError: `events` are no events, or a clue is no string.
+        ValueError: `max_blocks` is below 1.
     """
+    if not isinstance(max_blocks, int):
+        raise TypeError(f"max_blocks: expected an integer, got {type(max_blocks)}")
+    if max_blocks < 1:
+        raise ValueError(f"max_blocks: expected at least 1, got {max_blocks}")
+    if not isinstance(events, Iterable):
+        raise TypeError(f"events: expected KV cache events, got {type(events)}")
+    paths = {} if adapter_paths is None else adapter_paths
+    if not isinstance(paths, Mapping):
+        raise TypeError(f"adapter_paths: expected a mapping of names to paths, got {type(paths)}")
+    texts("adapter_paths", [*paths, *paths.values()])
+    clues = Clues(texts("seeds", seeds), texts("salts", salts), texts("extra_keys", extra_keys), dict(paths))
     found = gather(events, max_blocks)
-    clues = Clues(tuple(seeds), tuple(salts), tuple(extra_keys), dict(adapter_paths or {}))
     schemes = possible(found)
     tallies = [Tally(candidate, found.samples) for candidate in candidates(found, schemes, clues)]
-    tallies = [tally for tally in tallies if tally.confirmed]
+    tallies = [tally for tally in tallies if tally.is_evidence]
     if not tallies:
         return unknown(found, schemes, clues)
     best = max(tallies, key=lambda tally: tally.rank)

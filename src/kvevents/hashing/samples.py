@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvevents.events import BlockHash, BlockStored, KVCacheEvent
+from kvevents.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVEventBatch
 from kvevents.hashing.names import HashForm
 
 NO_TOKENS = "the store carries no tokens"
@@ -53,24 +53,21 @@ def short(block: BlockHash) -> int:
 
 def sample(event: BlockStored) -> Sample | str:
     """The sample that a store is, or why it is none."""
-    if not event.block_hashes or not event.token_ids or event.block_size < 1:
-        return NO_TOKENS
-    if len(event.token_ids) != len(event.block_hashes) * event.block_size:
-        return MASKED
-    is_pairs = not isinstance(event.token_ids[0], int)
-    tokens: list[int] = []
-    for unit in event.token_ids:
-        if isinstance(unit, int) is is_pairs:
-            return UNUSABLE
-        tokens.append(unit if isinstance(unit, int) else unit[0])
-    last = event.token_ids[-1]
-    tokens += [] if isinstance(last, int) else [last[1]]
-    if not 0 <= min(tokens) <= max(tokens) < 2**64 or not -(2**63) <= (event.lora_id or 0) < 2**63:
+    blocks, units = listed(event.block_hashes), listed(event.token_ids)
+    if blocks is None or units is None or not are_fields(event, blocks):
         return UNUSABLE
-    if not are_keys(event.extra_keys, len(event.block_hashes)):
+    if not blocks or not units or event.block_size < 1:
+        return NO_TOKENS
+    if len(units) != len(blocks) * event.block_size:
+        return MASKED
+    is_pairs = not isinstance(units[0], int)
+    tokens = sequence(units, is_pairs=is_pairs)
+    if tokens is None or not 0 <= min(tokens) <= max(tokens) < 2**64:
+        return UNUSABLE
+    if not -(2**63) <= (event.lora_id or 0) < 2**63 or not are_keys(event.extra_keys, len(blocks)):
         return UNUSABLE
     return Sample(
-        event.block_hashes,
+        blocks,
         event.parent_block_hash,
         tokens,
         is_pairs,
@@ -80,6 +77,37 @@ def sample(event: BlockStored) -> Sample | str:
         event.cache_salt or None,
         event.extra_keys,
         (event.medium or "GPU").upper() == "GPU" and event.kv_cache_spec_kind in {None, "full_attention"},
+    )
+
+
+def listed(values: Any) -> list[Any] | None:
+    """A field of several values as a list, be it an array or a tuple; None where it is no such field."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return list(values) if isinstance(values, list | tuple) else None
+
+
+def sequence(units: list[Any], *, is_pairs: bool) -> list[int] | None:
+    """The ids of tokens, or of pairs (all first members and the last one's second); None where they are neither."""
+    if not is_pairs:
+        return units if all(isinstance(unit, int) for unit in units) else None
+    for unit in units:
+        match unit:
+            case [int(), int()]:
+                continue
+            case _:
+                return None
+    return [*(unit[0] for unit in units), units[-1][1]]
+
+
+def are_fields(event: BlockStored, blocks: list[Any]) -> bool:
+    """Whether hashes, sizes and names are of the types that they have on the wire."""
+    numbers = (event.block_size, event.lora_id or 0)
+    texts = (event.medium, event.lora_name, event.cache_salt, event.kv_cache_spec_kind)
+    hashes = blocks if event.parent_block_hash is None else [event.parent_block_hash, *blocks]
+    return (
+        all(isinstance(number, int) for number in numbers)
+        and all(text is None or isinstance(text, str) for text in texts)
+        and all(isinstance(block, int | bytes) for block in hashes)
     )
 
 
@@ -119,17 +147,24 @@ class Samples(NamedTuple):
     digest_size: int | None
 
 
-def gather(events: Iterable[KVCacheEvent], max_blocks: int) -> Samples:
-    """The samples among `events`, until there are `max_blocks` blocks in them."""
+def gather(events: Iterable[object], max_blocks: int) -> Samples:
+    """The samples among `events`, until there are `max_blocks` blocks in them.
+
+    Raises:
+        TypeError: something among them is no event.
+    """
     samples: list[Sample] = []
     unusable: Counter[str] = Counter()
     blocks = 0
-    for event in events:
+    for index, event in enumerate(events):
         if not isinstance(event, BlockStored):
+            if not isinstance(event, BlockRemoved | AllBlocksCleared):
+                hint = "; of a batch, pass its events" if isinstance(event, KVEventBatch | bytes) else ""
+                raise TypeError(f"events: expected KV cache events, got {type(event)} at position {index}{hint}")
             continue
         found = sample(event)
         if isinstance(found, str):
-            unusable[found] += len(event.block_hashes)
+            unusable[found] += len(listed(event.block_hashes) or ())
             continue
         samples.append(found)
         blocks += len(found.blocks)
