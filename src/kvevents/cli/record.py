@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.pace import Pace, amount, told_to_end
 from kvevents.errors import ConfigError, TransportError
-from kvevents.transport import CaptureWriter, Recorder, Source, SourceState, State, discover, rank_sources
+from kvevents.transport import CaptureWriter, ConsumerKeys, Recorder, Source, SourceState, State, discover, rank_sources
 
 _LOOK_S = 0.1
 
@@ -24,6 +25,7 @@ def record(
     topic: str = "",
     bind: Annotated[bool, Parameter(negative=())] = False,
     dp_size: Count = 1,
+    keys: Path | None = None,
     keep_hashes: Annotated[bool, Parameter(negative=())] = False,
     tokens: Annotated[bool, Parameter(negative=())] = False,
     raw: Annotated[bool, Parameter(negative=())] = False,
@@ -52,6 +54,7 @@ def record(
         topic: Of ZMQ sockets: only topics that begin with this.
         bind: Bind the ZMQ sockets, for publishers that connect.
         dp_size: Of ZMQ sockets: data-parallel ranks, each on the port after the one before.
+        keys: A file of `kvevents keys` that ends in .key_secret, of a consumer that the publishers list.
         keep_hashes: Block hashes stay as they are. Without a salt they can be computed from a prompt by anyone.
         tokens: Token ids stay as they are: whoever has the file can read the prompts.
         raw: Everything stays as it is.
@@ -60,7 +63,7 @@ def record(
         duration: Seconds after which to stop.
         json: Print what was recorded as one JSON object.
     """
-    sources = _sources(urls, replay=replay, topic=topic, bind=bind, dp_size=dp_size)
+    sources = _sources(urls, replay=replay, topic=topic, bind=bind, dp_size=dp_size, keys=consumer_keys(keys))
     writer = CaptureWriter(
         output,
         keep_hashes=keep_hashes,
@@ -139,7 +142,15 @@ def _print(summary: dict[str, Any]) -> None:
     )
 
 
-def _sources(urls: tuple[str, ...], *, replay: tuple[str, ...], topic: str, bind: bool, dp_size: int) -> list[Source]:
+def _sources(
+    urls: tuple[str, ...],
+    *,
+    replay: tuple[str, ...],
+    topic: str,
+    bind: bool,
+    dp_size: int,
+    keys: ConsumerKeys | None,
+) -> list[Source]:
     if not urls:
         raise ConfigError("expected the URL of a worker, got none")
     named = [_named(url) for url in urls]
@@ -152,12 +163,15 @@ def _sources(urls: tuple[str, ...], *, replay: tuple[str, ...], topic: str, bind
     sources: list[Source] = []
     for name, url in named:
         if url not in by_hand:
-            sources += discover(url, worker_id=name)
+            sources += discover(url, worker_id=name, keys=keys)
         elif dp_size > 1:
             repeat = repeats.get(url)
-            sources += rank_sources(name or url, url, dp_size, replay_endpoint=repeat, topic=topic, bind=bind or None)
+            sources += rank_sources(
+                name or url, url, dp_size, replay_endpoint=repeat, topic=topic, bind=bind or None, keys=keys
+            )
         else:
-            sources.append(Source(name or url, url, replay_endpoint=repeats.get(url), topic=topic, bind=bind or None))
+            repeat = repeats.get(url)
+            sources.append(Source(name or url, url, replay_endpoint=repeat, topic=topic, bind=bind or None, keys=keys))
     return sources
 
 

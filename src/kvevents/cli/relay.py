@@ -5,10 +5,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from kvevents.cli.duration import Duration
+from kvevents.cli.key_files import consumer_keys, publisher_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.errors import ConfigError, TransportError
@@ -34,6 +36,8 @@ def relay(
     source_topic: str = "",
     source_ranks: Count = 1,
     bind: bool = False,
+    keys: Path | None = None,
+    source_keys: Path | None = None,
     replay_mib: Rate = _DEFAULTS.replay_bytes / 2**20,
     replay_time: Duration = _DEFAULTS.replay_s,
     every: Duration = 10.0,
@@ -64,6 +68,9 @@ def relay(
         source_topic: The engine's topic, if it is given by its socket.
         source_ranks: Its data-parallel ranks, if it is given by its socket.
         bind: Bind the engine's sockets: for a vLLM whose endpoint names a host, which connects.
+        keys: A publisher's file of `kvevents keys` that ends in .key_secret: only consumers in the folder clients
+            beside it can read.
+        source_keys: A consumer's such file, to follow engines that publish with keys.
         replay_mib: Recent batches that are kept as they were sent; what older ones say is kept in compacted form.
         replay_time: Those that are older are compacted too, such as 10m.
         every: How often rates are told.
@@ -78,6 +85,7 @@ def relay(
         replay_bytes=int(replay_mib * 2**20),
         replay_s=replay_time,
     )
+    ours, theirs = publisher_keys(keys), consumer_keys(source_keys)
     tell = _tell_json if json else _tell
     with contextlib.ExitStack() as opened:
         stopped = opened.enter_context(_until_signal())
@@ -87,7 +95,7 @@ def relay(
         }
         if stopped.is_set():
             return
-        sources = [source for of_worker in found.values() for source in of_worker]
+        sources = [replace(source, keys=theirs) for of_worker in found.values() for source in of_worker]
         urls = {of_worker[0].worker_id: url for url, of_worker in found.items() if url.startswith(_HTTP)}
         running = opened.enter_context(
             Relay(
@@ -98,6 +106,7 @@ def relay(
                 log=log,
                 settings=settings,
                 on_state=tell,
+                keys=ours,
             )
         )
         info = opened.enter_context(ServerInfo(running, urls, listen=http))

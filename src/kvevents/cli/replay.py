@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter, validators
 
+from kvevents.cli.key_files import publisher_keys
 from kvevents.cli.options import Port, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.pace import Pace, amount, told_to_end
@@ -26,6 +27,7 @@ def replay(
     loop: Annotated[bool, Parameter(negative=())] = False,
     once: Annotated[bool, Parameter(negative=())] = False,
     buffer_mib: Rate = 256.0,
+    keys: Path | None = None,
     json: Json = False,
 ) -> None:
     """Play a recorded file as the engine that it was recorded from, its replay socket and /server_info included.
@@ -47,6 +49,8 @@ def replay(
         loop: Begin anew at the end, after a clear.
         once: End after the last batch.
         buffer_mib: Batches that each rank can repeat, in MiB.
+        keys: A publisher's file of `kvevents keys` that ends in .key_secret: only consumers in the folder clients
+            beside it can read.
         json: Print how it went at the end as one more line of JSON.
     """
     reader = CaptureReader(file)
@@ -59,6 +63,7 @@ def replay(
             port=port,
             speed=_speed(speed),
             buffer_bytes=int(buffer_mib * 2**20),
+            keys=publisher_keys(keys),
         ) as replayer,
         told_to_end(replayer.stop),
     ):

@@ -2,10 +2,12 @@
 
 import logging
 import os
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter, validators
 
+from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Count, Port, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.server.run import run_router
@@ -22,6 +24,7 @@ def serve(
     port: Port = 8080,
     block_size: Count | None = None,
     allow_host: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    keys: Path | None = None,
     max_body_mib: Rate = _DEFAULTS.max_body_bytes / 2**20,
     health_interval: Rate = _DEFAULTS.health_interval_s,
     connect_timeout: Rate = _DEFAULTS.connect_timeout_s,
@@ -47,6 +50,7 @@ def serve(
         port: Port to listen on; 0 takes a free one.
         block_size: Tokens in a block of the index; by default that of the engines.
         allow_host: Host that workers added by POST /workers may have, besides those of --worker; once for each.
+        keys: A file of `kvevents keys` that ends in .key_secret, of a consumer that the engines list.
         max_body_mib: Larger requests are refused.
         health_interval: Seconds between two probes of a worker.
         connect_timeout: Seconds until a worker that accepts no connection is passed by.
@@ -61,6 +65,7 @@ def serve(
         policy=policy,
         block_size=block_size,
         allowed_hosts=allow_host,
+        keys=consumer_keys(keys),
         max_body_bytes=int(max_body_mib * 2**20),
         health_interval_s=health_interval,
         connect_timeout_s=connect_timeout,

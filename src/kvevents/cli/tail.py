@@ -3,13 +3,15 @@
 import itertools
 import select
 import sys
+from pathlib import Path
 
 from kvevents.cli import lines, records
+from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Count
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.stream import EventStream
 from kvevents.errors import ConfigError
-from kvevents.transport import Source, Subscriber, discover
+from kvevents.transport import ConsumerKeys, Source, Subscriber, discover
 
 
 def tail(
@@ -19,6 +21,7 @@ def tail(
     replay: str | None = None,
     topic: str = "",
     bind: bool = False,
+    keys: Path | None = None,
     limit: Count | None = None,
     json: Json = False,
 ) -> None:
@@ -35,10 +38,11 @@ def tail(
         replay: The ZMQ socket that repeats batches, to fetch what was missed.
         topic: Only topics that begin with this.
         bind: Bind the socket, for a publisher that connects.
+        keys: A file of `kvevents keys` that ends in .key_secret, of a consumer that the publisher lists.
         limit: Stop after this many events.
         json: Print one JSON object a line, every field of an event in it.
     """
-    sources = _sources(url, replay=replay, topic=topic, bind=bind)
+    sources = _sources(url, replay=replay, topic=topic, bind=bind, keys=consumer_keys(keys))
     stream = EventStream()
     with Subscriber(sources, stream, on_state=stream.on_state) as subscriber:
         for source in sources:
@@ -49,12 +53,12 @@ def tail(
             stream.close()
 
 
-def _sources(url: str, *, replay: str | None, topic: str, bind: bool) -> list[Source]:
+def _sources(url: str, *, replay: str | None, topic: str, bind: bool, keys: ConsumerKeys | None) -> list[Source]:
     if not url.startswith(("http://", "https://")):
-        return [Source(url, url, replay_endpoint=replay, topic=topic, bind=bind or None)]
+        return [Source(url, url, replay_endpoint=replay, topic=topic, bind=bind or None, keys=keys)]
     if replay or topic or bind:
         raise ConfigError(f"{url}: its server info says what --replay, --topic and --bind would; leave them out")
-    return discover(url)
+    return discover(url, keys=keys)
 
 
 def _print_stream(stream: EventStream, limit: int | None, *, json: bool) -> None:

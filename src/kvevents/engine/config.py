@@ -74,6 +74,8 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_queue_size: batches that wait for the publisher's thread before it drops.
         bind: False makes the publisher connect, to a consumer that binds.
         format: `dynamo` also makes salts and unnamed extra keys part of the published ids.
+        keys: a publisher's private file as `kvevents keys` makes it; only consumers in the folder `clients` beside it
+            can read. None: everybody, in the clear.
         enable_kv_cache_events: False is the same as the publisher `null`.
     """
 
@@ -86,6 +88,7 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_size: int = 100_000
     bind: bool = True
     format: Literal["default", "dynamo"] = "default"
+    keys: str | None = None
     enable_kv_cache_events: bool = True
 
     def __post_init__(self) -> None:

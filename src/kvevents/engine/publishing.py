@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from kvevents.engine.config import KVEventsConfig
 from kvevents.errors import TransportError
 from kvevents.index import GroupSpec
-from kvevents.transport import ZmqPublisher
+from kvevents.transport import PublisherKeys, ZmqPublisher
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.ports import settle_ports
 
@@ -81,6 +82,7 @@ class EventSockets:
 
 
 def _open(config: KVEventsConfig, dp_size: int, endpoint: str, replay: str | None = None) -> list[ZmqPublisher]:
+    keys = None if config.keys is None else PublisherKeys(Path(config.keys))
     with contextlib.ExitStack() as opened:
         publishers = [
             opened.enter_context(
@@ -93,6 +95,7 @@ def _open(config: KVEventsConfig, dp_size: int, endpoint: str, replay: str | Non
                     max_queue_size=config.max_queue_size,
                     dp_rank=rank,
                     bind=config.bind,
+                    keys=keys,
                 )
             )
             for rank in range(dp_size)

@@ -11,7 +11,7 @@ from kvevents.errors import KVEventsError, WireError
 from kvevents.integrations.mirror import Mirror
 from kvevents.integrations.report import note
 from kvevents.integrations.settings import PluginSettings
-from kvevents.transport import PublisherStats, ZmqPublisher
+from kvevents.transport import PublisherKeys, PublisherStats, ZmqPublisher
 from kvevents.wire import Dialect
 
 if TYPE_CHECKING:  # the extra `nats` is only needed where it is asked for
@@ -110,6 +110,7 @@ class Outlet:
                     dp_rank=rank,
                     bind=bind,
                     dialect=dialect,
+                    keys=None if settings.keys_file is None else PublisherKeys(settings.keys_file),
                 )
         except BaseException:
             self.close()
@@ -175,8 +176,9 @@ class Outlet:
         ways = []
         if self.zmq is not None:
             replay = "no replays" if self.zmq.replay_endpoint is None else f"replays at {self.zmq.replay_endpoint}"
+            keys = "" if self._settings.keys_file is None else ", for listed keys"
             snapshots = ", snapshots" if self._mirror is not None else ""
-            ways.append(f"ZMQ at {self.zmq.endpoint} ({replay}{snapshots})")
+            ways.append(f"ZMQ at {self.zmq.endpoint} ({replay}{snapshots}{keys})")
         if self._jetstream is not None:
             ways.append(f"JetStream as worker {self._jetstream.worker_id!r}")
         return f"rank {rank}, coalescing {self._settings.coalesce}, {' and '.join(ways)}"

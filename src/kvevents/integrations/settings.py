@@ -15,6 +15,7 @@ Coalescing: TypeAlias = Literal["off", "adjacent", "chain", "compact"]
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
 _OURS = (
     "KVEVENTS_COALESCE",
+    "KVEVENTS_KEYS_FILE",
     "KVEVENTS_RECORDER",
     "KVEVENTS_SNAPSHOT",
     "KVEVENTS_STATE_DIR",
@@ -38,6 +39,8 @@ class PluginSettings:
         snapshot: keep an index of what the engine holds and offer snapshots of it on the replay socket, for
             subscribers of kvevents that come late (`KVEVENTS_SNAPSHOT=1`).
         zmq: publish on the engine's ZMQ endpoints (`KVEVENTS_ZMQ=0` turns that off).
+        keys_file: a publisher's private file as `kvevents keys` makes it: ZMQ is encrypted, and only consumers in the
+            folder `clients` beside it can read (`KVEVENTS_KEYS_FILE`).
         jetstream: publish into a fleet's log as well (`KVEVENTS_NATS_SERVERS` is set; see `JetStreamSettings`).
         stand_in: take the place of vLLM's publisher `zmq` (`KVEVENTS_VLLM=1`).
         worker_id: the worker's name in the fleet (`KVEVENTS_WORKER_ID`); None: the host's name and the endpoint.
@@ -57,6 +60,7 @@ class PluginSettings:
     worker_id: str | None = None
     worker_url: str | None = None
     state_dir: Path | None = None
+    keys_file: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.zmq and not self.jetstream:
@@ -76,7 +80,7 @@ class PluginSettings:
         coalesce = next((level for level in levels if level == wanted), None)
         if coalesce is None:
             raise ConfigError(f"KVEVENTS_COALESCE: expected one of {', '.join(levels)}, got {wanted!r}")
-        state_dir = environment.get("KVEVENTS_STATE_DIR")
+        state_dir, keys_file = environment.get("KVEVENTS_STATE_DIR"), environment.get("KVEVENTS_KEYS_FILE")
         return cls(
             coalesce=coalesce,
             recorder=_switch(environment, "KVEVENTS_RECORDER", default=False),
@@ -87,6 +91,7 @@ class PluginSettings:
             worker_id=environment.get("KVEVENTS_WORKER_ID") or None,
             worker_url=environment.get("KVEVENTS_WORKER_URL") or None,
             state_dir=Path(state_dir) if state_dir else None,
+            keys_file=Path(keys_file) if keys_file else None,
         )
 
     def worker_name(self, endpoint: str) -> str:

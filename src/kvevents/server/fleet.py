@@ -243,7 +243,9 @@ class Fleet:
             _log.warning("worker %s: /v1/models: %s", worker.id, error)
         try:
             timeout_s = self._settings.probe_timeout_s
-            return await asyncio.to_thread(self._discover, worker.url, worker_id=worker.id, timeout_s=timeout_s)
+            return await asyncio.to_thread(
+                self._discover, worker.url, worker_id=worker.id, timeout_s=timeout_s, keys=self._settings.keys
+            )
         except TransportError as error:
             if not worker.sources:
                 self._note_no_events(worker, error)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvevents.errors import ConfigError
+from kvevents.transport import ConsumerKeys
 
 
 class Secret:
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         client_token: opens `/v1/*`; None leaves it open.
         admin_token: opens everything else but health; None leaves it open.
         allowed_hosts: hosts that workers added at run time may have, besides those of `workers`.
+        keys: for engines that publish their events with keys.
         max_body_bytes: larger requests are refused.
         health_interval_s: time between two probes of a worker.
         probe_timeout_s: how long a probe or a discovery may take.
@@ -52,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     client_token: Secret | None = None
     admin_token: Secret | None = None
     allowed_hosts: tuple[str, ...] = ()
+    keys: ConsumerKeys | None = None
     max_body_bytes: int = 32 * 2**20
     health_interval_s: float = 2.0
     probe_timeout_s: float = 5.0

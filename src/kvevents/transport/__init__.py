@@ -5,6 +5,7 @@ from kvevents.transport.discovery import discover
 from kvevents.transport.endpoints import Endpoint, binds, rank_endpoint
 from kvevents.transport.publisher import PublisherStats, ZmqPublisher
 from kvevents.transport.relay import Relay, RelaySettings
+from kvevents.transport.security import ConsumerKeys, PublisherKeys, make_keys
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.sink import EventSink
 from kvevents.transport.snapshot import Snapshot, SnapshotProvider
@@ -17,9 +18,11 @@ from kvevents.transport.subscriber import Subscriber
 __all__ = [
     "CaptureReader",
     "CaptureWriter",
+    "ConsumerKeys",
     "DeliverySettings",
     "Endpoint",
     "EventSink",
+    "PublisherKeys",
     "PublisherStats",
     "Reason",
     "Recorder",
@@ -38,6 +41,7 @@ __all__ = [
     "ZmqPublisher",
     "binds",
     "discover",
+    "make_keys",
     "rank_endpoint",
     "rank_sources",
 ]

@@ -13,6 +13,7 @@ import msgspec
 from kvevents.errors import ConfigError, TransportError
 from kvevents.index import GroupSpec
 from kvevents.transport.endpoints import Endpoint
+from kvevents.transport.security import ConsumerKeys
 from kvevents.transport.source import Residency, Source, rank_sources
 
 MAX_RANKS = 1_024
@@ -83,6 +84,7 @@ def discover(
     residency: Residency = "counted",
     api_key: str | None = None,
     timeout_s: float = 5.0,
+    keys: ConsumerKeys | None = None,
 ) -> list[Source]:
     """The sources of an SGLang-compatible engine, one per data-parallel rank, from its `GET /server_info`.
 
@@ -96,6 +98,7 @@ def discover(
         residency: passed to the sources.
         api_key: sent as bearer token.
         timeout_s: seconds.
+        keys: passed to the sources; the exchange over HTTP is none of their business.
 
     Raises:
         ConfigError: the URL is none, or the engine publishes no events (the message says how to switch them on).
@@ -115,6 +118,7 @@ def discover(
         block_size=events.block_size,
         residency=residency,
         groups=events.groups or (),
+        keys=keys,
     )
 
 

@@ -9,9 +9,10 @@ from typing import TypeAlias
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from kvevents.errors import WireError
+from kvevents.errors import ConfigError, WireError
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.frames import Message
+from kvevents.transport.handshake import HANDSHAKE_FAILED, explain_handshake
 from kvevents.transport.picture import FINE, Position, Restored, Verdict
 from kvevents.transport.poll_loop import PollLoop
 from kvevents.transport.receive import receive
@@ -33,10 +34,7 @@ _MESSAGES_A_TURN = 256
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 2_000
 _REVIVE_S = 0.5
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | _HANDSHAKE_FAILED
+_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
 
 
 class SourceLink:
@@ -112,6 +110,8 @@ class SourceLink:
         self._last_event = 0
         self._peers = 0
         self._failed_handshakes = 0
+        self._handshake_fault = ""
+        self._is_barred = False  # by what keys say, so that they are read anew
         self._has_logged = False
         self._named: set[int | None] = set()  # those that batches were applied to
         self._is_untouched = position is None  # the sink got nothing from this link, or was cleared since
@@ -255,6 +255,12 @@ class SourceLink:
         socket = open_socket(kind, endpoint, self._context)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
+        if self.source.keys is not None:
+            try:
+                self.source.keys.secure(socket)
+            except BaseException:
+                socket.close(0)
+                raise
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(settings.heartbeat_s * 1000))
@@ -282,41 +288,59 @@ class SourceLink:
 
     def _read_monitor(self) -> None:
         while self._monitor is not None and _is_readable(self._monitor):
-            self._note_connection(parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"])
+            message = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            self._note_connection(message["event"], message["value"])
 
-    def _note_connection(self, event: int) -> None:
-        if event & _HANDSHAKE_FAILED:
+    def _note_connection(self, event: int, value: int) -> None:
+        if event & HANDSHAKE_FAILED:
             self._failed_handshakes += 1
+            self._handshake_fault = explain_handshake(self.source, event, value)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._revive_at = None
+            self._is_barred = False
             self._peers += 1
             self._tracker.connected()
         elif event == zmq.EVENT_CONNECT_RETRIED:
-            self._revive_at = None
             if self._last_event != zmq.EVENT_DISCONNECTED:
                 self._explain_connecting("nothing answers")
+            if not self._is_barred:  # else ZMQ would go on with the keys that it was given first
+                self._revive_at = None
         elif event == zmq.EVENT_DISCONNECTED:
-            self._revive_at = time.monotonic() + _REVIVE_S
-            if self._failed_handshakes or not self._peers:
-                self._failed_handshakes = max(0, self._failed_handshakes - 1)
-                self._explain_connecting("what answers is no ZMQ publisher")
-            else:
-                self._peers -= 1
-                if not self._peers:
-                    self._tracker.disconnected()
-
+            self._note_end()
         self._last_event = event
 
+    def _note_end(self) -> None:
+        """A connection is over, or a handshake."""
+        if self._revive_at is None or not self._is_barred:
+            self._revive_at = time.monotonic() + _REVIVE_S
+        if self._failed_handshakes or not self._peers:
+            self._failed_handshakes = max(0, self._failed_handshakes - 1)
+            if self._handshake_fault and not self._peers:
+                self._is_barred = self.source.keys is not None
+                self._tracker.barred(self._handshake_fault)
+            else:
+                self._explain_connecting("what answers is no ZMQ publisher, or one that wants keys")
+            self._handshake_fault = ""
+        else:
+            self._peers -= 1
+            if not self._peers:
+                self._tracker.disconnected()
+
     def _explain_connecting(self, problem: str) -> None:
+        self._is_barred = False
+        self._tracker.barred(None)
         if self._machine.state is State.CONNECTING:
             self._machine.move(Reason.NOT_REACHED, f"{problem} at {self.source.endpoint}")
 
     def _revive(self) -> None:
-        """Connects anew: ZMQ gives up for good on a peer that broke the protocol, or sent too long a message."""
+        """Connects anew, with keys as their files say now: ZMQ gives up on a peer that broke the protocol."""
         self._revive_at = None
         if not self.source.bind:
             with contextlib.suppress(zmq.ZMQError):  # it is gone already
                 self._sub.disconnect(self.endpoint)
+            if self.source.keys is not None:
+                with contextlib.suppress(ConfigError):  # files that are being replaced: the next time, then
+                    self.source.keys.secure(self._sub)
             connect_socket(self._sub, self.source.endpoint)
 
     def _take_reply(self, reply: Message | None) -> None:

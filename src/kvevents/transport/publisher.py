@@ -16,9 +16,17 @@ from kvevents.transport.frames import sequence_frame
 from kvevents.transport.mirror import Mirror
 from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
+from kvevents.transport.security import Doorkeeper, PublisherKeys
 from kvevents.transport.snapshot import SnapshotProvider
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import bind_socket, connect_socket, new_context, open_socket, release_name
+from kvevents.transport.sockets import (
+    bind_socket,
+    connect_socket,
+    limit_requests,
+    new_context,
+    open_socket,
+    release_name,
+)
 from kvevents.wire import Dialect, encode_batch
 
 _log = logging.getLogger(__name__)
@@ -40,6 +48,7 @@ class PublisherStats(msgspec.Struct, frozen=True):
         last_sequence: the last number used; None before the first batch.
         snapshots: snapshots taken.
         snapshot_failures: times there was none to be had.
+        refused_consumers: handshakes of consumers whose key is not listed.
         failed: batches and requests whose sending failed for a reason of ours; the first of each is logged.
     """
 
@@ -53,6 +62,7 @@ class PublisherStats(msgspec.Struct, frozen=True):
     last_sequence: int | None
     snapshots: int = 0
     snapshot_failures: int = 0
+    refused_consumers: int = 0
     failed: int = 0
 
 
@@ -80,6 +90,7 @@ class ZmqPublisher:
         bind: whether the live socket binds; None decides as SGLang and vLLM do (see `binds`).
         dialect: how batches given as `KVEventBatch` are encoded.
         linger_s: how long `close` waits for consumers to take what was published.
+        keys: encrypts both sockets and lets in those who are listed; None: everybody reads, in the clear.
 
     Attributes:
         endpoint: the address in use, with the real port.
@@ -104,6 +115,7 @@ class ZmqPublisher:
         bind: bool | None = None,
         dialect: Dialect = "sglang",
         linger_s: float = 1.0,
+        keys: PublisherKeys | None = None,
     ) -> None:
         if snapshot is not None and replay_endpoint is None:
             raise ConfigError("snapshot: expected a replay_endpoint with it: that is where snapshots are asked for")
@@ -116,6 +128,8 @@ class ZmqPublisher:
             raise ConfigError(f"max_queue_size: expected 1 or more, got {max_queue_size}")
         live = rank_endpoint(endpoint, dp_rank or 0)
         replay = None if replay_endpoint is None else rank_endpoint(replay_endpoint, dp_rank or 0)
+        if keys is not None:
+            keys.check(live, replay)
         self._topic = topic.encode()
         self._dp_rank = dp_rank
         self._dialect = dialect
@@ -133,10 +147,14 @@ class ZmqPublisher:
         self._snapshots = None if provider is None else SnapshotServer(provider, payload_of=self._buffer.get)
         self._replays: ReplayServer | None = None
         self._context = new_context()
+        self._doorkeeper = None if keys is None else Doorkeeper(self._context, keys)
         self._pub = open_socket(zmq.PUB, live, self._context)
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
             self._pub.setsockopt(zmq.LINGER, linger_ms)
+            limit_requests(self._pub)
+            if keys is not None:
+                keys.secure(self._pub)
             open_live = bind_socket if (binds(live) if bind is None else bind) else connect_socket
             self.endpoint = open_live(self._pub, live)
             if replay is not None:
@@ -149,10 +167,11 @@ class ZmqPublisher:
                     send_hwm=2 * (buffer_steps + 1),
                     context=self._context,
                     linger_ms=linger_ms,
+                    keys=keys,
                 )
         except BaseException:
             self._pub.close(0)
-            self._context.term()
+            self._end_context()
             raise
         self.replay_endpoint = None if self._replays is None else self._replays.endpoint
         self._thread = threading.Thread(target=self._run, name=f"kvevents-publisher-{self.endpoint}", daemon=True)
@@ -201,6 +220,7 @@ class ZmqPublisher:
                 last_sequence=used - 1 if used else None,
                 snapshots=0 if snapshots is None else snapshots.taken,
                 snapshot_failures=0 if snapshots is None else snapshots.failed,
+                refused_consumers=0 if self._doorkeeper is None else self._doorkeeper.refused,
                 failed=self._failed + replays.failed,
             )
 
@@ -257,7 +277,12 @@ class ZmqPublisher:
                 self._snapshots.close()
             release_name(self._pub, self.endpoint)
             self._pub.close()
-            self._context.term()
+            self._end_context()
+
+    def _end_context(self) -> None:
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
+        self._context.term()
 
     def _send(self, sequence: int, payload: bytes) -> None:
         send = self._pub.send

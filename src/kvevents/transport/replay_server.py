@@ -9,9 +9,10 @@ import msgspec
 import zmq
 
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
+from kvevents.transport.security import PublisherKeys
 from kvevents.transport.snapshot import SNAPSHOT_MARK
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket, release_name
+from kvevents.transport.sockets import ZmqContext, bind_socket, limit_requests, open_socket, release_name
 from kvevents.transport.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class ReplayServer:
         send_hwm: messages queued for one slow consumer; what is above is dropped.
         context: for every transport but inproc; whoever made it ends it.
         linger_ms: how long consumers have, after `close`, to take what was sent.
+        keys: who may ask; the context has a `Doorkeeper` then. None: everybody.
 
     Attributes:
         endpoint: the address in use, with the real port.
@@ -70,6 +72,7 @@ class ReplayServer:
         send_hwm: int,
         context: ZmqContext,
         linger_ms: int,
+        keys: PublisherKeys | None = None,
     ) -> None:
         self._batches = batches
         self._topic = topic
@@ -80,6 +83,9 @@ class ReplayServer:
         self._router = open_socket(zmq.ROUTER, endpoint, context)
         try:
             self._router.setsockopt(zmq.SNDHWM, send_hwm)
+            limit_requests(self._router)
+            if keys is not None:
+                keys.secure(self._router)
             self.endpoint = bind_socket(self._router, endpoint)
         except BaseException:
             self._router.close(0)

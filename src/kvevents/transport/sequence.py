@@ -111,6 +111,11 @@ class SequenceTracker(SnapshotRecovery):
             self._ask(Reason.FIRST_REPLAY)
         self._move()
 
+    def barred(self, why: str | None) -> None:
+        """The publisher and this side could not agree on keys; None: nobody is there to agree with."""
+        self._standing.barred = why
+        self._move()
+
     def disconnected(self) -> None:
         """The publisher is gone; ZMQ goes on trying to reach it."""
         self._standing.connected = False

@@ -15,6 +15,7 @@ ZmqContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 ZmqSocket: TypeAlias = zmq.Socket[bytes]
 
 _MAX_SOCKETS = 65_536
+_MAX_REQUEST_BYTES = 4_096
 
 
 def new_context() -> ZmqContext:
@@ -35,6 +36,14 @@ def open_socket(kind: int, endpoint: str, own: ZmqContext) -> ZmqSocket:
         return context.socket(kind)
     except zmq.ZMQError as error:
         raise no_socket(endpoint, error) from error
+
+
+def limit_requests(sock: ZmqSocket) -> None:
+    """For a socket that publishes or repeats: who sends it more than a request or a topic is disconnected.
+
+    The length that a message announces is enough for that; no memory is taken for it.
+    """
+    sock.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
 
 
 def no_socket(endpoint: str, error: zmq.ZMQError) -> TransportError:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 from kvevents.errors import ConfigError
 from kvevents.index import GroupSpec
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
+from kvevents.transport.security import ConsumerKeys
 
 Residency: TypeAlias = Literal["counted", "set"]
 
@@ -30,7 +31,7 @@ class Source:
         block_size: tokens in a block, for whoever registers the worker; None if not known.
         residency: `counted`, or `set` for engines that announce blocks again (vLLM's full report mode).
         groups: the KV cache groups of a hybrid model, by the number that events give them; empty if not known.
-        keys: reserved; None.
+        keys: for a publisher that has keys: who we are to it, and whom we believe; None: in the clear.
 
     Raises:
         ConfigError: for a setting that cannot work; the message says what to write instead.
@@ -47,7 +48,7 @@ class Source:
     block_size: int | None = None
     residency: Residency = "counted"
     groups: tuple[GroupSpec, ...] = ()
-    keys: None = None
+    keys: ConsumerKeys | None = None
 
     def __post_init__(self) -> None:
         where = f"source {self.worker_id!r}"
@@ -66,11 +67,15 @@ class Source:
             raise ConfigError(f"{where}: expected block_size to be None or 1 and more, got {self.block_size!r}")
         if self.residency not in {"counted", "set"}:
             raise ConfigError(f"{where}: expected residency 'counted' or 'set', got {self.residency!r}")
-        if self.keys is not None:
-            raise ConfigError(f"{where}: keys are reserved for a later version; leave them None")
 
     def _check_endpoints(self, where: str) -> None:
         live = Endpoint.parse(self.endpoint)
+        keys: object = self.keys
+        if isinstance(keys, ConsumerKeys):
+            keys.check(self.endpoint, self.replay_endpoint)
+        elif keys is not None:
+            kind = type(keys).__name__  # not what it is: it may be a key itself
+            raise ConfigError(f"{where}: expected keys to be ConsumerKeys, which name files, got a {kind}")
         if not self.bind:
             live.to_connect()
         if self.replay_endpoint is not None:
@@ -97,6 +102,7 @@ def rank_sources(
     block_size: int | None = None,
     residency: Residency = "counted",
     groups: tuple[GroupSpec, ...] = (),
+    keys: ConsumerKeys | None = None,
 ) -> list[Source]:
     """One source per data-parallel rank, given the endpoints of rank 0.
 
@@ -115,6 +121,7 @@ def rank_sources(
             block_size=block_size,
             residency=residency,
             groups=groups,
+            keys=keys,
         )
         for rank in range(ranks)
     ]

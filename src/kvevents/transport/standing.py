@@ -2,7 +2,7 @@
 
 from kvevents.transport.picture import Picture
 from kvevents.transport.request import ReplayRequest, SnapshotRequest
-from kvevents.transport.state import TRANSITIONS, Fault, Reason, StateMachine
+from kvevents.transport.state import TRANSITIONS, Fault, Reason, State, StateMachine
 
 _DEAF_PROBES = 3
 """Probes that bring something while nothing comes live, before that is taken for more than bad luck."""
@@ -23,6 +23,7 @@ class Standing:
         silent: set while the replay socket does not answer.
         deaf: set while the live socket brings nothing although the replay socket shows that it should.
         unconfirmed: set while a new incarnation is known from the replay socket only, though the connection held.
+        barred: set while the publisher and this side cannot agree on keys.
         expired: the publisher has been gone for so long that what it held was dropped.
     """
 
@@ -31,6 +32,7 @@ class Standing:
         self.silent: Fault | None = None
         self.deaf: Fault | None = None
         self.unconfirmed: Fault | None = None
+        self.barred: str | None = None
         self.expired = False
         self._machine = machine
         self._has_replay = has_replay
@@ -42,7 +44,7 @@ class Standing:
         """There is a publisher; whether there was one before."""
         before = self._was_connected
         self.connected = self._was_connected = True
-        self.silent = self.unconfirmed = None
+        self.silent = self.unconfirmed = self.barred = None
         self.expired = False
         self.hear_live()
         return before
@@ -108,6 +110,9 @@ class Standing:
             self._machine.move(cause, detail)
         elif self._was_connected and self.expired:
             self._machine.move(Reason.LEASE_EXPIRED, "gone for so long that what it held was dropped")
+        elif self.barred is not None and self._machine.state in {State.CONNECTING, State.LOST}:
+            is_new = self._machine.state is State.CONNECTING
+            self._machine.move(Reason.HANDSHAKE_FAILED if is_new else Reason.KEYS_CHANGED, self.barred)
         elif self._was_connected:
             self._machine.move(Reason.CONNECTION_LOST, "the connection broke; trying to reach it again")
 

@@ -30,6 +30,8 @@ class Reason(enum.StrEnum):
     """Stable names of why a source is in its state: the causes of the state machine."""
 
     NOT_REACHED = "not-reached"
+    HANDSHAKE_FAILED = "handshake-failed"
+    KEYS_CHANGED = "keys-changed"
     CONNECTION_LOST = "connection-lost"
     LEASE_EXPIRED = "lease-expired"
     LEFT = "left"
@@ -67,7 +69,7 @@ _ANY = frozenset(State)
 _KNOWN = frozenset({State.RECOVERING, State.LIVE, State.DEGRADED})
 
 _RULES: tuple[tuple[frozenset[State], tuple[Reason, ...], State], ...] = (
-    (frozenset({State.CONNECTING}), (Reason.NOT_REACHED,), State.CONNECTING),
+    (frozenset({State.CONNECTING}), (Reason.NOT_REACHED, Reason.HANDSHAKE_FAILED), State.CONNECTING),
     (
         _ANY,
         (
@@ -106,6 +108,7 @@ _RULES: tuple[tuple[frozenset[State], tuple[Reason, ...], State], ...] = (
         ),
         State.DEGRADED,
     ),
+    (frozenset({State.LOST}), (Reason.KEYS_CHANGED,), State.LOST),
     (_ANY, (Reason.CONNECTION_LOST, Reason.LEASE_EXPIRED, Reason.LEFT, Reason.INTERNAL_ERROR), State.LOST),
 )
 

@@ -16,6 +16,7 @@ from kvevents.transport.capture.records import CapturedBatch, CapturedReset, Cap
 from kvevents.transport.capture.server_info import ServerInfo
 from kvevents.transport.capture.stage import Stage, open_stages
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
+from kvevents.transport.security import Doorkeeper, PublisherKeys
 from kvevents.transport.sockets import new_context
 from kvevents.wire import encode_batch
 
@@ -82,6 +83,7 @@ class Replayer:
         speed: 2 plays twice as fast as it was recorded; None as fast as subscribers take it, of which none loses
             anything then.
         buffer_bytes: payloads that each rank can repeat.
+        keys: who may read; None: everybody.
 
     Attributes:
         workers: where each worker can be reached.
@@ -101,9 +103,13 @@ class Replayer:
         port: int = 0,
         speed: float | None = 1.0,
         buffer_bytes: int = 256 << 20,
+        keys: PublisherKeys | None = None,
     ) -> None:
         if speed is not None and not speed > 0:
             raise ConfigError(f"speed: expected a number above 0, or None, got {speed!r}")
+        if keys is not None:
+            keys.check(to, replay_to)
+        self._keys = keys
         self._reader = reader
         self._speed = speed
         self._stopping = threading.Event()
@@ -118,6 +124,7 @@ class Replayer:
         if not sources:
             raise ConfigError("expected a capture with batches in it, found none")
         self._context = new_context()
+        self._doorkeeper = None if keys is None else Doorkeeper(self._context, keys)
         self._poller = zmq.Poller()
         try:
             self._open(sources, (to, replay_to), (host, port), buffer_bytes)
@@ -167,6 +174,8 @@ class Replayer:
         for stage in self._stages.values():
             stage.close()
         self._stages.clear()
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         self._context.term()
 
     def __enter__(self) -> Self:
@@ -199,7 +208,13 @@ class Replayer:
             ranks = {source.dp_rank or 0: key for key, source in sources.items() if key[0] == worker_id}
             count = max(ranks) + 1
             stages, live, replay = open_stages(
-                self._context, to, replay_to, count, buffer_bytes=buffer_bytes, waits=self._speed is None
+                self._context,
+                to,
+                replay_to,
+                count,
+                buffer_bytes=buffer_bytes,
+                waits=self._speed is None,
+                keys=self._keys,
             )
             source = sources[ranks[min(ranks)]]
             for rank, stage in enumerate(stages):

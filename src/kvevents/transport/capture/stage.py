@@ -7,7 +7,8 @@ import zmq
 from kvevents.errors import TransportError
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
-from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, open_socket
+from kvevents.transport.security import PublisherKeys
+from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, limit_requests, open_socket
 
 _LINGER_MS = 1_000
 _ATTEMPTS = 100
@@ -89,7 +90,14 @@ class Stage:
 
 
 def open_stages(
-    context: ZmqContext, endpoint: str, replay_endpoint: str, ranks: int, *, buffer_bytes: int, waits: bool
+    context: ZmqContext,
+    endpoint: str,
+    replay_endpoint: str,
+    ranks: int,
+    *,
+    buffer_bytes: int,
+    waits: bool,
+    keys: PublisherKeys | None = None,
 ) -> tuple[list[Stage], str, str]:
     """Binds the sockets of all ranks of a worker side by side, as engines do.
 
@@ -100,6 +108,7 @@ def open_stages(
         ranks: how many.
         buffer_bytes: payloads that each can repeat.
         waits: a subscriber without room is waited for; otherwise what it has no room for is lost to it.
+        keys: who may read; the context has a `Doorkeeper` then. None: everybody.
 
     Returns:
         The stages, and both endpoints of rank 0 with their real ports.
@@ -107,9 +116,10 @@ def open_stages(
     Raises:
         TransportError: an address cannot be bound.
     """
-    live, live_at = _bind_ranks(context, endpoint, ranks, zmq.XPUB, _WAITED_FOR if waits else _BEFORE_LOSS)
+    hwm = _WAITED_FOR if waits else _BEFORE_LOSS
+    live, live_at = _bind_ranks(context, endpoint, ranks, zmq.XPUB, hwm=hwm, keys=keys)
     try:
-        routers, replay_at = _bind_ranks(context, replay_endpoint, ranks, zmq.ROUTER, 0)
+        routers, replay_at = _bind_ranks(context, replay_endpoint, ranks, zmq.ROUTER, hwm=0, keys=keys)
     except BaseException:
         _close(live)
         raise
@@ -120,7 +130,9 @@ def open_stages(
     return stages, live_at, replay_at
 
 
-def _bind_ranks(context: ZmqContext, endpoint: str, ranks: int, kind: int, hwm: int) -> tuple[list[ZmqSocket], str]:
+def _bind_ranks(
+    context: ZmqContext, endpoint: str, ranks: int, kind: int, *, hwm: int, keys: PublisherKeys | None
+) -> tuple[list[ZmqSocket], str]:
     parsed = Endpoint.parse(endpoint)
     attempts = _ATTEMPTS if parsed.transport == "tcp" and not parsed.port else 1
     for attempt in range(attempts):
@@ -131,6 +143,9 @@ def _bind_ranks(context: ZmqContext, endpoint: str, ranks: int, kind: int, hwm: 
                 socket = open_socket(kind, endpoint, context)
                 sockets.append(socket)
                 socket.setsockopt(zmq.SNDHWM, hwm)
+                limit_requests(socket)
+                if keys is not None:
+                    keys.secure(socket)
                 bound = bind_socket(socket, rank_endpoint(base, rank))
                 if rank == 0:
                     base = bound

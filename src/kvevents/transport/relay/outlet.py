@@ -6,8 +6,9 @@ from kvevents.transport.frames import sequence_frame
 from kvevents.transport.relay.backlog import Sent
 from kvevents.transport.relay.stream import Stream
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
+from kvevents.transport.security import PublisherKeys
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import ZmqContext, bind_socket, open_socket
+from kvevents.transport.sockets import ZmqContext, bind_socket, limit_requests, open_socket
 
 _REPLAY_HWM = 2 * 65_536
 _LINGER_MS = 1_000
@@ -25,6 +26,7 @@ class Outlet:
         stream: what is published and repeated.
         hwm: messages queued for one slow consumer.
         context: for every transport but inproc.
+        keys: who may read; the context has a `Doorkeeper` then. None: everybody.
 
     Attributes:
         endpoint: the live address in use.
@@ -34,12 +36,25 @@ class Outlet:
         TransportError: an address that cannot be bound.
     """
 
-    def __init__(self, live: str, replay: str, *, topic: str, stream: Stream, hwm: int, context: ZmqContext) -> None:
+    def __init__(
+        self,
+        live: str,
+        replay: str,
+        *,
+        topic: str,
+        stream: Stream,
+        hwm: int,
+        context: ZmqContext,
+        keys: PublisherKeys | None = None,
+    ) -> None:
         self._topic = topic.encode()
         self._snapshots = SnapshotServer(stream.snapshot, payload_of=stream.payload_of)
         self._pub = open_socket(zmq.PUB, live, context)
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
+            limit_requests(self._pub)
+            if keys is not None:
+                keys.secure(self._pub)
             self.endpoint = bind_socket(self._pub, live)
             self._replays = ReplayServer(
                 replay,
@@ -49,6 +64,7 @@ class Outlet:
                 send_hwm=_REPLAY_HWM,
                 context=context,
                 linger_ms=_LINGER_MS,
+                keys=keys,
             )
         except BaseException:
             self._pub.close(0)

@@ -9,6 +9,7 @@ from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.ports import settle_ports
 from kvevents.transport.relay.outlet import Outlet
 from kvevents.transport.relay.stream import Stream
+from kvevents.transport.security import Doorkeeper, PublisherKeys
 from kvevents.transport.sockets import new_context
 
 _log = logging.getLogger(__name__)
@@ -30,17 +31,35 @@ class Outlets:
         remembered: where workers were before; those addresses are taken again where `listen` leaves the port open.
         topic: what all are published under; None: the topic of the source.
         hwm: messages queued for one slow consumer.
+        keys: who may read; None: everybody.
     """
 
-    def __init__(self, listen: Endpoints, *, remembered: Mapping[str, Endpoints], topic: str | None, hwm: int) -> None:
+    def __init__(
+        self,
+        listen: Endpoints,
+        *,
+        remembered: Mapping[str, Endpoints],
+        topic: str | None,
+        hwm: int,
+        keys: PublisherKeys | None = None,
+    ) -> None:
+        if keys is not None:
+            keys.check(*listen)
         self.endpoints: dict[str, Endpoints] = {}
         self._by_key: dict[Key, Outlet] = {}
         self._listen = listen
         self._remembered = remembered
         self._topic = topic
         self._hwm = hwm
+        self._keys = keys
         self._context = new_context()
+        self._doorkeeper = None if keys is None else Doorkeeper(self._context, keys)
         self._ranks = 0  # of the workers so far
+
+    @property
+    def refused(self) -> int:
+        """Handshakes of consumers whose key is not listed; any thread may ask."""
+        return 0 if self._doorkeeper is None else self._doorkeeper.refused
 
     def __getitem__(self, key: Key) -> Outlet:
         return self._by_key[key]
@@ -76,6 +95,8 @@ class Outlets:
         """Gives consumers a moment to take what was sent, and closes all sockets."""
         for outlet in self._by_key.values():
             outlet.close()
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         self._context.term()
 
     def _open(self, streams: Sequence[Stream], live: str, replay: str) -> None:
@@ -90,6 +111,7 @@ class Outlets:
                     stream=stream,
                     hwm=self._hwm,
                     context=self._context,
+                    keys=self._keys,
                 )
         except BaseException:
             for outlet in opened.values():

@@ -20,6 +20,7 @@ from kvevents.transport.relay.outlets import Endpoints, Key, Outlets
 from kvevents.transport.relay.settings import RelaySettings
 from kvevents.transport.relay.stats import RelayStats
 from kvevents.transport.relay.stream import Added, Stream
+from kvevents.transport.security import ConsumerKeys, PublisherKeys
 from kvevents.transport.settings import DeliverySettings
 from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState
@@ -47,6 +48,7 @@ class Relay:
         settings: windows and limits.
         delivery: how sources are followed.
         on_state: called as a `Subscriber` calls it.
+        keys: who may read what is published here; None: everybody. Each source has its own.
 
     Raises:
         ConfigError: sources or endpoints that cannot be, or a log that another relay uses.
@@ -64,6 +66,7 @@ class Relay:
         settings: RelaySettings | None = None,
         delivery: DeliverySettings | None = None,
         on_state: OnState | None = None,
+        keys: PublisherKeys | None = None,
     ) -> None:
         self._settings = settings or RelaySettings()
         self._on_state = on_state
@@ -73,7 +76,7 @@ class Relay:
         self._loop = PollLoop()
         self._remembered: dict[str, Endpoints] = {}
         self._outlets = Outlets(
-            (listen, replay_listen), remembered=self._remembered, topic=topic, hwm=self._settings.hwm
+            (listen, replay_listen), remembered=self._remembered, topic=topic, hwm=self._settings.hwm, keys=keys
         )
         self._ids: dict[Key, int] = {}
         self._streams: dict[Key, Stream] = {}
@@ -134,8 +137,8 @@ class Relay:
         """
         return self._subscriber.endpoint(worker_id, dp_rank)
 
-    def sources(self, worker_id: str) -> list[Source]:
-        """The streams of a worker, for a consumer on this machine.
+    def sources(self, worker_id: str, *, keys: ConsumerKeys | None = None) -> list[Source]:
+        """The streams of a worker, for a consumer on this machine; with its keys, if the relay has some.
 
         Raises:
             ConfigError: there is no such worker.
@@ -152,6 +155,7 @@ class Relay:
                 residency=source.residency,
                 groups=source.groups,
                 snapshot=True,
+                keys=keys,
             )
             for source in self._workers[worker_id]
         ]
@@ -182,7 +186,8 @@ class Relay:
 
     def stats(self) -> RelayStats:
         """What was done, by stream."""
-        return RelayStats([stream.state(self._outlets[key].replay_stats()) for key, stream in self._streams.items()])
+        streams = [stream.state(self._outlets[key].replay_stats()) for key, stream in self._streams.items()]
+        return RelayStats(streams, self._outlets.refused)
 
     def wait_live(self, timeout: float | None = None) -> bool:
         """Waits until every source is live; False if that was not so within `timeout` seconds."""

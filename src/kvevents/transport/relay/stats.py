@@ -86,9 +86,11 @@ class RelayStats(msgspec.Struct, frozen=True):
 
     Attributes:
         streams: in the order of the sources.
+        refused_consumers: handshakes of consumers whose key is not listed.
     """
 
     streams: list[StreamState]
+    refused_consumers: int = 0
 
     def total(self) -> StreamStats:
         """The counts of all streams together."""
