@@ -133,6 +133,7 @@ def test_a_killed_broker_loses_nothing(server: NatsServer, settings: JetStreamSe
             for number in range(start, start + 300):
                 publisher.publish(store(number))
             wait_until(functools.partial(has_published, publisher, start + 100), publisher.stats)
+            wait_until(subscriber.states, "nothing was read")
             server.kill()  # with batches under way
             for number in range(start + 300, start + 400):
                 publisher.publish(store(number))

@@ -20,7 +20,7 @@ from kvevents.transport.jetstream.names import MESSAGE_ID, MessageId
 from kvevents.transport.jetstream.outbox import Outbox
 from kvevents.transport.jetstream.registry import WorkerRecord, read_acknowledgement, renew, withdraw
 from kvevents.transport.jetstream.settings import JetStreamSettings
-from kvevents.transport.jetstream.store import ensure_buckets, ensure_stream, read_message_id, read_stream
+from kvevents.transport.jetstream.store import ensure_stores, read_message_id, read_stream
 from kvevents.transport.source import Residency
 from kvevents.wire import Dialect, encode_batch
 
@@ -221,8 +221,7 @@ class JetStreamPublisher:
     # The loop's part.
 
     async def _serve(self, connection: Connection) -> None:
-        await ensure_stream(connection, self._settings)
-        await ensure_buckets(connection, self._settings)
+        await ensure_stores(connection, self._settings)
         self._trouble = None
         self._parts.clear()
         self._resent += self._outbox.rewind(await self._find_last(connection), self._failed)

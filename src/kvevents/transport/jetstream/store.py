@@ -1,10 +1,14 @@
 """What a fleet keeps on the broker; whoever comes first makes it."""
 
+import asyncio
 import base64
 import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable
 
 import nats.errors
-import nats.js.errors
+from nats.aio.msg import Msg
 from nats.js import api
 
 from kvevents.errors import TransportError, WireError
@@ -14,6 +18,8 @@ from kvevents.transport.jetstream.settings import JetStreamSettings
 
 _STREAM_MISSING = 10059
 _NO_MESSAGE = 10037
+_ELECTION_S = 0.2
+_TAKEN = "0"
 _LEASES_KEPT = 2
 """The bucket forgets a record after so many leases; who reads it judges it by the lease that stands in it."""
 
@@ -74,21 +80,74 @@ async def read_message_id(connection: Connection, stream: str, which: dict[str, 
         return None
 
 
-async def ensure_stream(connection: Connection, settings: JetStreamSettings) -> None:
-    """Makes the fleet's stream unless it is there.
+async def ensure_stores(connection: Connection, settings: JetStreamSettings) -> None:
+    """Makes the fleet's stream, registry and object store, those that are not there.
 
     Raises:
-        AccessRefused: it is missing and may not be made.
+        AccessRefused: one is missing and we may not make it.
         TransportError: the broker cannot.
     """
     names = settings.names
+    makers = {
+        names.stream: _make_stream,
+        f"KV_{names.registry}": _make_registry,
+        f"OBJ_{names.snapshots}": _make_snapshots,
+    }
+    deadline = time.monotonic() + settings.connect_timeout_s
+    while await _missing(connection, makers):
+        async with alone(connection, names.fleet) as is_ours:
+            if is_ours:
+                for name in await _missing(connection, makers):
+                    await makers[name](connection, settings)
+                return
+        if time.monotonic() >= deadline:
+            raise TransportError(
+                f"{connection.server}: another client makes the stores of {names.fleet}, and does not end"
+            )
+
+
+@contextlib.asynccontextmanager
+async def alone(connection: Connection, fleet: str) -> AsyncIterator[bool]:
+    """Whether, of all clients that ask at the same time, it is this one that makes the stores.
+
+    nats-server 2.9 deletes a stream's files when two clients make it at the same moment. So all who find something
+    missing draw a number and tell it; the lowest wins, and whoever comes later is told that it is taken.
+    """
+    subject, mine = f"kvevents-making.{fleet}", f"1{secrets.token_hex(8)}"
+    heard: set[str] = set()
+
+    async def hear(message: Msg) -> None:
+        told = message.data.decode("ascii", "replace")
+        heard.add(told)
+        if told not in {mine, _TAKEN} and has_won:
+            await connection.client.publish(subject, _TAKEN.encode())
+
+    has_won = False
     try:
-        await read_stream(connection, names.stream)
-    except BrokerError as error:
-        if error.code != _STREAM_MISSING:
-            raise
-    else:
-        return
+        subscription = await connection.client.subscribe(subject, cb=hear)
+        await connection.client.publish(subject, mine.encode())
+        await asyncio.sleep(_ELECTION_S)
+        has_won = all(told >= mine for told in heard)
+        yield has_won
+        await subscription.unsubscribe()
+    except (nats.errors.Error, OSError) as error:
+        raise TransportError(f"{connection.server}: {error!r}") from None
+
+
+async def _missing(connection: Connection, names: Iterable[str]) -> list[str]:
+    missing = []
+    for name in names:
+        try:
+            await read_stream(connection, name)
+        except BrokerError as error:
+            if error.code != _STREAM_MISSING:
+                raise
+            missing.append(name)
+    return missing
+
+
+async def _make_stream(connection: Connection, settings: JetStreamSettings) -> None:
+    names = settings.names
     config = {
         "name": names.stream,
         "subjects": [names.subjects],
@@ -104,37 +163,39 @@ async def ensure_stream(connection: Connection, settings: JetStreamSettings) -> 
         "duplicate_window": int(min(settings.duplicate_window_s, settings.max_age_s) * 1e9),
         "allow_direct": True,
     }
-    try:
-        await connection.call(f"STREAM.CREATE.{names.stream}", config)
-    except BrokerError:
-        await read_stream(connection, names.stream)  # somebody else was faster; if not, this says what is wrong
+    await connection.call(f"STREAM.CREATE.{names.stream}", config)
 
 
-async def ensure_buckets(connection: Connection, settings: JetStreamSettings) -> None:
-    """Makes the fleet's registry and object store unless they are there.
-
-    Raises:
-        TransportError: the broker cannot, or we may not.
-    """
-    names, jetstream = settings.names, connection.jetstream
-    storage = api.StorageType.FILE if settings.is_durable else api.StorageType.MEMORY
-    registry = api.KeyValueConfig(
-        bucket=names.registry,
+async def _make_registry(connection: Connection, settings: JetStreamSettings) -> None:
+    config = api.KeyValueConfig(
+        bucket=settings.names.registry,
         history=1,
         ttl=_LEASES_KEPT * settings.lease_s,
-        storage=storage,
+        storage=_storage(settings),
         replicas=settings.replicas,
     )
-    snapshots = api.ObjectStoreConfig(
-        bucket=names.snapshots, max_bytes=2 * settings.max_snapshot_bytes, storage=storage, replicas=settings.replicas
+    await _told(connection, connection.jetstream.create_key_value(config))
+
+
+async def _make_snapshots(connection: Connection, settings: JetStreamSettings) -> None:
+    bucket = settings.names.snapshots
+    config = api.ObjectStoreConfig(
+        bucket=bucket,
+        max_bytes=2 * settings.max_snapshot_bytes,
+        storage=_storage(settings),
+        replicas=settings.replicas,
     )
+    await _told(connection, connection.jetstream.create_object_store(bucket, config))
+
+
+def _storage(settings: JetStreamSettings) -> api.StorageType:
+    return api.StorageType.FILE if settings.is_durable else api.StorageType.MEMORY
+
+
+async def _told(connection: Connection, making: Awaitable[object]) -> None:
+    """Waits for nats-py to make something; what goes wrong is said in our words."""
     try:
-        with contextlib.suppress(nats.js.errors.APIError):  # it is there, with other limits
-            await jetstream.create_key_value(registry)
-        await read_stream(connection, f"KV_{names.registry}")
-        with contextlib.suppress(nats.js.errors.APIError):
-            await jetstream.create_object_store(names.snapshots, snapshots)
-        await read_stream(connection, f"OBJ_{names.snapshots}")
+        await making
     except (nats.errors.Error, OSError) as error:
         if connection.complaint:
             raise AccessRefused(f"{connection.server}: {connection.complaint}") from None

@@ -18,7 +18,7 @@ from kvevents.transport.jetstream.registry import WorkerRecord, read_record
 from kvevents.transport.jetstream.settings import JetStreamSettings
 from kvevents.transport.jetstream.snapshots import SnapshotIndex
 from kvevents.transport.jetstream.source import Circumstances, LogSource
-from kvevents.transport.jetstream.store import StreamFacts, ensure_buckets, ensure_stream, read_stream
+from kvevents.transport.jetstream.store import StreamFacts, ensure_stores, read_stream
 from kvevents.transport.sink import EventSink
 from kvevents.transport.state import SourceState
 from kvevents.transport.subscriber import OnState
@@ -168,8 +168,7 @@ class JetStreamSubscriber:
 
     async def _serve(self, connection: Connection) -> None:
         settings, names = self._settings, self._names
-        await ensure_stream(connection, settings)
-        await ensure_buckets(connection, settings)
+        await ensure_stores(connection, settings)
         facts = await read_stream(connection, names.stream)
         await self._find_place(connection, facts)
         self._goal = facts.last
