@@ -4,6 +4,11 @@
 //! shrinking and closing the gap after a removal read nothing but the slots. Two keys with one tag are told apart by
 //! the caller, who can see the block's own key. The upper bits of the tag choose a shard that grows on its own: a
 //! small part of the table at a time, so that nobody waits for the whole of it.
+//!
+//! Engines choose some of the keys. A table mixes its own secret into them, so that nobody can choose keys whose slots
+//! are all in one place.
+
+use std::hash::{BuildHasher, RandomState};
 
 const SHARD_BITS: u32 = 9;
 /// Most entries that 100 slots may hold; linear probing gets slow above.
@@ -20,6 +25,7 @@ const LINE: usize = 8;
 pub struct BlockTable {
     shards: Box<[Shard]>,
     slots: usize,
+    secret: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -33,13 +39,9 @@ impl Default for BlockTable {
         Self {
             shards: vec![Shard::default(); 1 << SHARD_BITS].into_boxed_slice(),
             slots: 0,
+            secret: RandomState::new().hash_one(0),
         }
     }
-}
-
-/// Engine hashes may be small numbers in a row; a multiplication spreads them over the tag.
-fn tag(key: u64) -> u32 {
-    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
 }
 
 fn tag_of(slot: u64) -> u32 {
@@ -77,13 +79,18 @@ impl BlockTable {
         self.shards.len() * size_of::<Shard>() + self.slots * size_of::<u64>()
     }
 
+    /// Engine hashes may be small numbers in a row; a multiplication spreads them over the tag.
+    fn tag(&self, key: u64) -> u32 {
+        ((key ^ self.secret).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
+    }
+
     /// Ask the processor for the key's slot, to be there when it is looked at.
     #[allow(unsafe_code)]
     pub fn prefetch(&self, key: u64) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let tag = tag(key);
+            let tag = self.tag(key);
             let shard = &self.shards[shard_of(tag)];
             let place = shard.slots.as_ptr().wrapping_add(shard.home(tag));
             // Many a search goes on in the next cache line.
@@ -98,7 +105,7 @@ impl BlockTable {
 
     /// Blocks under the key, and others whose keys have the same tag.
     pub fn candidates(&self, key: u64) -> impl Iterator<Item = u32> {
-        let tag = tag(key);
+        let tag = self.tag(key);
         let shard = &self.shards[shard_of(tag)];
         Candidates {
             slots: &shard.slots,
@@ -110,7 +117,7 @@ impl BlockTable {
     /// Add a block under the key; `see` is told every candidate that is there already.
     pub fn insert(&mut self, key: u64, block: u32, mut see: impl FnMut(u32)) {
         debug_assert_ne!(block, u32::MAX);
-        let tag = tag(key);
+        let tag = self.tag(key);
         let shard = &mut self.shards[shard_of(tag)];
         let before = shard.slots.len();
         if shard.is_full() {
@@ -130,14 +137,15 @@ impl BlockTable {
 
     /// How many slots the key's shard will have once it has grown, if it has to for the next entry.
     pub fn wants(&self, key: u64) -> Option<usize> {
-        let place = shard_of(tag(key));
+        let place = shard_of(self.tag(key));
         let shard = &self.shards[place];
         shard.is_full().then(|| more_slots(shard.slots.len(), place))
     }
 
     /// Let the key's shard grow into `slots`, which hold its former ones then; they are not used if it has grown since.
     pub fn grow(&mut self, key: u64, slots: &mut Box<[u64]>) {
-        let shard = &mut self.shards[shard_of(tag(key))];
+        let place = shard_of(self.tag(key));
+        let shard = &mut self.shards[place];
         let before = shard.slots.len();
         if before < slots.len() {
             shard.move_to(slots);
@@ -147,7 +155,7 @@ impl BlockTable {
 
     /// Take a block under the key away; false if it is not there.
     pub fn remove(&mut self, key: u64, block: u32) -> bool {
-        let tag = tag(key);
+        let tag = self.tag(key);
         let shard = &mut self.shards[shard_of(tag)];
         let before = shard.slots.len();
         let removed = shard.remove(u64::from(tag) << 32 | u64::from(block));
@@ -276,21 +284,22 @@ mod tests {
 
     use super::*;
 
-    /// The key that a tag was made of.
-    fn key(tag: u64) -> u64 {
+    /// What the multiplication makes `product` of.
+    fn factor(product: u64) -> u64 {
         let mut inverse: u64 = 1;
         for _ in 0..6 {
             inverse = inverse.wrapping_mul(2_u64.wrapping_sub(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(inverse)));
         }
-        (tag << 32).wrapping_mul(inverse)
+        product.wrapping_mul(inverse)
     }
 
     proptest! {
         #[test]
         fn it_is_a_set_of_pairs(steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..4), 0..400)) {
             // Few tags, all in the last part of one shard: long probe sequences that wrap around.
-            let key = |small: u64| key((1 << 23) - 1 - small / 2);
             let mut table = BlockTable::default();
+            let secret = table.secret;
+            let key = |small: u64| factor(((1 << 23) - 1 - small / 2) << 32) ^ secret;
             let mut model: HashSet<(u64, u32)> = HashSet::new();
             for (add, small, block) in steps {
                 let pair = (key(small), block);
@@ -324,5 +333,19 @@ mod tests {
             assert!(table.remove(u64::from(block) * 7919, block));
         }
         assert_eq!(table.size_bytes(), empty);
+    }
+
+    #[test]
+    fn keys_that_were_chosen_to_meet_do_not() {
+        let mut table = BlockTable::default();
+        for block in 0..30_000 {
+            table.insert(factor(block.into()), block, |_| ());
+        }
+        let occupied = |shard: &Shard| {
+            let runs = shard.slots.split(|&slot| slot == EMPTY).map(<[u64]>::len);
+            runs.max().unwrap_or(0)
+        };
+        let longest = table.shards.iter().map(occupied).max().unwrap_or(0);
+        assert!(longest < 300, "{longest} entries in a row");
     }
 }
