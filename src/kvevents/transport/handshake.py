@@ -20,7 +20,10 @@ def explain_handshake(source: Source, event: int, value: int) -> str:
     other_keys = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
     at, keys = source.endpoint, source.keys
     if keys is None:
-        wants = f"the publisher at {at} wants keys and this source has none; give it some that the publisher lists"
+        wants = (
+            f"the publisher at {at} wants keys and this source has none; give it some that the publisher lists"
+            " (or what answers is no ZMQ publisher)"
+        )
         return wants if other_keys else ""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return (
