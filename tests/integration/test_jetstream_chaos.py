@@ -13,7 +13,7 @@ from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent, KVEventBatc
 from kvevents.index import PrefixIndex
 from kvevents.transport import SourceState, State
 from kvevents.wire import encode_batch
-from nats_server import NatsServer, wait_until
+from nats_server import NatsServer, running_nats, wait_until
 
 pytest.importorskip("nats", reason="nats-py is not installed: the extra `nats`")
 
@@ -75,10 +75,10 @@ class Worker:
 class Round:
     """A broker, workers and one consumer; `happen` does something to one of them."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, server: NatsServer) -> None:
         self._draw = random.Random(seed)
         self.degraded: list[SourceState] = []
-        self._server = NatsServer(folder).start()
+        self._server = server
         self._settings = settings_for(self._server, lease_s=6.0, retry_max_s=0.3)
         self.workers = [Worker(f"w{number}", self._settings, self._draw) for number in range(3)]
         self._follow()
@@ -95,7 +95,6 @@ class Round:
         self.subscriber.close()
         for worker in self.workers:
             worker.publisher.close()
-        self._server.kill()
 
     def _follow(self) -> None:
         self.index = PrefixIndex(PAGE)
@@ -128,8 +127,7 @@ class Round:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_after_whatever_happened_the_picture_is_right(seed: int, tmp_path: Path) -> None:
-    world = Round(seed, tmp_path / "nats")
-    try:
+    with running_nats(tmp_path / "nats") as server, contextlib.closing(Round(seed, server)) as world:
         for _ in range(STEPS):
             world.happen()
         for worker in world.workers:
@@ -145,5 +143,3 @@ def test_after_whatever_happened_the_picture_is_right(seed: int, tmp_path: Path)
             assert world.index.holdings(worker.name) == worker.truth.holdings(worker.name)
         world.index.check_integrity()
         assert world.degraded == []
-    finally:
-        world.close()
