@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEBIAN := nats-server
+PARALLEL := --numprocesses auto --dist worksteal
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
@@ -40,10 +41,11 @@ demo: setup  ## replay a real trace through four engines, round robin and KV-awa
 	$(BIN)/kvevents demo
 
 test: test-rust test-unit  ## every test
+	$(BIN)/python -m pytest tests/golden tests/property $(PARALLEL)
 	$(BIN)/python -m pytest -m integration
 
-test-unit: setup  ## the fast part: no processes, no sockets
-	$(BIN)/python -m pytest -m "not integration" --numprocesses auto --dist worksteal
+test-unit: setup  ## the fast part: no processes, no sockets, no long searches
+	$(BIN)/python -m pytest tests/unit tests/chaos -m "not integration" $(PARALLEL)
 
 test-rust:  ## tests of the core crate, a short fuzz campaign among them
 	cargo test --quiet --locked -p kvevents-core -p kvevents-fuzz
