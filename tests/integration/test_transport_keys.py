@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -338,3 +339,47 @@ def test_too_long_a_message_to_a_consumer_is_refused_by_its_length_alone(side: s
             with peer:
                 shake_hands(peer, b"PUB" if side == "live" else b"ROUTER")
                 assert is_cut_off(peer)
+
+
+def option(of: "zmq.Socket[bytes]", name: int) -> Any:
+    return of.getsockopt(name)
+
+
+def test_every_socket_that_reads_from_outside_has_a_limit(
+    made: MadeKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[zmq.Socket[bytes]] = []
+    real = zmq.Context.socket
+
+    def noted(context: zmq.Context[zmq.Socket[bytes]], kind: int, **options: Any) -> zmq.Socket[bytes]:
+        opened.append(real(context, kind, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(zmq.Context, "socket", noted)
+    with CaptureWriter(tmp_path / "c") as writer:
+        writer.write_batch(Source("w", "tcp://127.0.0.1:5557"), batch(0), sequence=0, topic=b"", arrived=1.0)
+    own = consumer_keys(made)
+    with (
+        ZmqPublisher(ANY, replay_endpoint=ANY, snapshot="mirror", keys=publisher_keys(made)) as publisher,
+        Relay([source(publisher, own)], ANY, replay_listen=ANY, keys=publisher_keys(made)) as relay,
+        Replayer(CaptureReader(tmp_path / "c"), keys=publisher_keys(made)),
+        Subscriber(relay.sources("w", keys=own), PrefixIndex(4), settings=QUICK) as subscriber,
+    ):
+        publisher.publish(batch(0))
+        assert subscriber.wait_live(20)
+        names: dict[int, set[int]] = {}
+        for each in opened:
+            if each.closed:
+                continue
+            kind, limit, at = (option(each, name) for name in (zmq.TYPE, zmq.MAXMSGSIZE, zmq.LAST_ENDPOINT))
+            # Not those that nobody reaches from outside: monitors, and what answers handshakes.
+            if kind != zmq.PAIR and not at.startswith(b"inproc://zeromq.zap"):
+                names.setdefault(kind, set()).add(limit)
+    asked, answered = {4_096}, {QUICK.max_message_bytes}
+    assert names == {
+        zmq.PUB: asked,
+        zmq.XPUB: asked,
+        zmq.ROUTER: asked,
+        zmq.SUB: answered,
+        zmq.DEALER: answered,
+    }

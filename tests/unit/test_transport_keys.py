@@ -87,6 +87,10 @@ def test_files_that_cannot_be_used_are_refused_without_a_word_of_what_is_in_them
         ConsumerKeys(own.with_suffix(".key"))
     with pytest.raises(ConfigError, match="cannot read the folder"):
         PublisherKeys(made.publisher, tmp_path / "nobody")
+    clients = PublisherKeys(made.publisher).clients_folder
+    clients.chmod(0o703)
+    with pytest.raises(ConfigError, match="chmod o-w"):
+        PublisherKeys(made.publisher)
     own.chmod(0o604)
     with pytest.raises(ConfigError, match="chmod 600"):
         ConsumerKeys(own)

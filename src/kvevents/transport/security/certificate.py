@@ -64,12 +64,15 @@ def public_keys(folder: Path) -> Iterator[bytes]:
     """The public keys of a folder's `*.key`; files that cannot be read are left out, so that one does not bar all.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is no such folder, or anybody on this machine can put files into it.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == PUBLIC_SUFFIX)
+        mode = folder.stat().st_mode
     except OSError as error:
         raise ConfigError(f"keys: cannot read the folder {folder}: {error.strerror}") from None
+    if mode & stat.S_IWOTH:
+        raise ConfigError(f"keys: every user of this machine can list somebody in {folder}; chmod o-w it")
     for path in paths:
         try:
             yield read_public(path)

@@ -9,7 +9,7 @@ from zmq.utils import z85
 
 from kvevents.errors import ConfigError
 from kvevents.transport.security.keys import PublisherKeys
-from kvevents.transport.sockets import ZmqContext
+from kvevents.transport.sockets import ZmqContext, no_socket
 from kvevents.transport.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
@@ -27,19 +27,20 @@ class Doorkeeper:
     Args:
         context: whose sockets it guards; one each.
         keys: who is let in.
+
+    Raises:
+        TransportError: the process has too many sockets open.
     """
 
     def __init__(self, context: ZmqContext, keys: PublisherKeys) -> None:
         self._keys = keys
         self._refused = 0
         self._closing = False
-        self._socket = context.socket(zmq.ROUTER)
         try:
-            self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.bind(_ADDRESS)
-        except BaseException:
-            self._socket.close(0)
-            raise
+            self._socket = context.socket(zmq.ROUTER)
+        except zmq.ZMQError as error:
+            raise no_socket(_ADDRESS, error) from error
+        self._socket.bind(_ADDRESS)
         self._wakeup = Wakeup()
         self._thread = threading.Thread(target=self._run, name="kvevents-doorkeeper", daemon=True)
         self._thread.start()
