@@ -204,6 +204,17 @@ class TierMachine(RuleBasedStateMachine):
         else:
             assert not missing or self.cache.failures != failures
 
+    @precondition(lambda self: self.has_store)
+    @rule(prompt=PROMPTS, namespace=ANY_NAMESPACE)
+    def lose(self, prompt: Prompt, namespace: Namespace) -> None:
+        """Only the store is left, and cannot read."""
+        self.cache.wait()
+        self.cache.evict(PAGES["device"] * self.page_size)
+        self.cache.evict_host(PAGES["host"] * self.page_size)
+        self.take()
+        self.store.moods["read"] = "fails"
+        self.load_back(prompt, namespace)
+
     def check_bytes(self, node: Node, blocks: list[Prefix]) -> None:
         """Windows and states that a load has brought back are those of the prompt."""
         size = self.page_size

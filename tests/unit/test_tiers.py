@@ -291,6 +291,34 @@ def test_what_lies_below_a_locked_node_goes_when_the_store_cannot_read_that() ->
     assert cache.match_prefix(tail).node.is_root
 
 
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_path_of_which_the_store_cannot_read_the_top_goes_as_a_whole(is_locked: bool) -> None:
+    """At the end of the load, or when the last lock goes."""
+    store = MoodyStore(16, device={}, host={})
+    cache = make(storage=store)
+    consumer = Residency()
+    longest = [*A, *B[:4], *C[:4]]
+    for length in (4, 8, 12, 16):
+        cache.insert(longest[:length])
+        cache.poll()
+    cache.evict(16)
+    cache.evict_host(32)
+    node = cache.match_prefix(longest).node
+    assert {tier for _, tier in cache.holdings()} == {"EXTERNAL"}
+    if is_locked:
+        cache.lock(node)
+    store.moods["read"] = "fails"
+    assert not cache.load_back(node)
+    if is_locked:
+        cache.unlock(node)
+    cache.check_integrity()
+    consumer.apply(cache.take_events())
+    assert consumer.held() == cache.holdings() == set()
+    assert not store.blocks()
+    cache.insert(longest)
+    cache.check_integrity()
+
+
 def test_a_late_copy_is_announced_when_it_has_arrived() -> None:
     store = MoodyStore(8, device={}, host={})
     cache = make(storage=store)

@@ -115,8 +115,11 @@ class Tiers:
         self.note(node)
 
     def bury(self, node: Node) -> None:
-        """Take out a node that no tier has any more, with all below it; once nobody keeps it locked."""
-        if not node.is_root and not node.locks and not self.is_held(node):
+        """Take out a node that no tier has any more, with all below it; once nobody keeps it locked.
+
+        Nothing if it has gone already, with one above it.
+        """
+        if node.parent is not None and not node.locks and not self.is_held(node):
             self.drop_below(node)
             self.prune(node)
 
