@@ -20,11 +20,13 @@ class Process:
         name: what reports call it.
         command: `kvevents` command and its options.
         log: the file.
+        machine: the network namespace that it runs in; None: this one.
     """
 
-    def __init__(self, name: str, *command: str, log: Path) -> None:
+    def __init__(self, name: str, *command: str, log: Path, machine: str | None = None) -> None:
         self.name = name
-        self._command = command
+        entered = () if machine is None else ("ip", "netns", "exec", machine)
+        self._command = (*entered, sys.executable, "-m", "kvevents", *command)
         self._log = log
         self._running: asyncio.subprocess.Process | None = None
         self.starts = 0
@@ -37,9 +39,6 @@ class Process:
         """Start it and wait for the line that says it is ready."""
         with self._log.open("ab") as log:
             self._running = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "kvevents",
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
