@@ -53,7 +53,8 @@ class Exchange:
         if self._is_client_gone:
             return False
         if self.request.state is RequestState.ABORTED:
-            raise RequestError("the engine is stopping and has given this request up", status=503)
+            why = "is stopping" if self._engine.failure is None else "has failed"
+            raise RequestError(f"the engine {why} and has given this request up", status=503)
         return True
 
     async def _watch(self) -> None:

@@ -1,6 +1,7 @@
 """One data-parallel rank: a scheduler, a cache and an announcer, driven by a clock."""
 
 import asyncio
+import logging
 import math
 from collections.abc import Sequence, Sized
 from contextlib import ExitStack
@@ -12,6 +13,8 @@ from kvevents.engine.clock import Clock
 from kvevents.engine.request import Request, RequestState
 from kvevents.engine.scheduler import Progress
 from kvevents.events import StorageMedium
+
+_log = logging.getLogger(__name__)
 
 
 class RankCache(EventSource, Protocol):
@@ -136,6 +139,9 @@ class Rank:
         """Step for ever; ends by cancellation, which like a fault aborts all requests."""
         try:
             await self._run()
+        except Exception:
+            _log.exception("a rank has failed and runs no step any more; its requests are given up")
+            raise
         finally:
             for request in (*self.scheduler.waiting, *self.scheduler.running):
                 request.state = RequestState.ABORTED
