@@ -133,6 +133,7 @@ def test_an_engine_with_events_off_is_told_how_to_switch_them_on(info: dict[str,
     [
         (answering(b"<html>"), "JSON"),
         (answering(b"\xff\xfe"), "JSON"),
+        (answering(b'{"deep": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"), "recursion"),
         (answering([1]), "object"),
         (answering({"kv_events": EVENTS | {"endpoint_port_base": 0}}), "endpoint_port_base"),
         (answering({"kv_events": EVENTS | {"endpoint_port_base": None}}), "endpoint_port_base"),

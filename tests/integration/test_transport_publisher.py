@@ -70,6 +70,27 @@ def test_a_message_that_is_no_request_gets_no_answer_and_is_counted() -> None:
         assert publisher.stats().malformed_requests == 4
 
 
+@pytest.mark.parametrize("which", ["live", "replay"])
+def test_a_peer_that_sends_more_than_any_request_has_is_cut_off(which: str) -> None:
+    with ZmqPublisher(ANY, replay_endpoint=ANY) as publisher, sockets() as make:
+        assert publisher.replay_endpoint is not None
+        endpoint = publisher.endpoint if which == "live" else publisher.replay_endpoint
+        hostile = make(zmq.XSUB if which == "live" else zmq.DEALER, reconnect_ivl=-1)
+        gone = hostile.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        hostile.connect(endpoint)
+        hostile.send_multipart([b"\x01" + bytes(4_097)] if which == "live" else [b"", bytes(4_097)])
+        cut_off = gone.poll(5_000)
+        hostile.disable_monitor()
+        gone.close()
+        assert cut_off
+
+        dealer = make(zmq.DEALER)
+        dealer.connect(publisher.replay_endpoint)
+        publisher.publish(b"batch")
+        assert [frames[-1] for frames in replay(dealer, 0)[:1]] == [b"batch"], "others are served"
+        assert publisher.stats().malformed_requests == 0
+
+
 def test_whoever_asks_without_end_holds_up_nothing_that_is_live() -> None:
     with ZmqPublisher(ANY, replay_endpoint=ANY, topic="kv", linger_s=0) as publisher, sockets() as make:
         assert publisher.replay_endpoint is not None

@@ -17,7 +17,7 @@ from kvevents.transport.capture import (
     CapturedState,
     CaptureSource,
 )
-from kvevents.transport.capture.layout import zstd
+from kvevents.transport.capture.layout import Chunk, pack_chunk, zstd
 from kvevents.transport.capture.records import BatchLine, Line
 from kvevents.transport.state import Reason, SourceCounters, SourceState, State
 from kvevents.wire import encode_batch
@@ -33,6 +33,9 @@ SOURCE = Source(
 STORED = BlockStored(
     [1 << 60, 2 << 60], None, [70_001, 70_002, 70_003, 70_004], 2, medium="GPU", cache_salt="tenant-salt"
 )
+SOURCE_LINE = b"\x92\x93\xa6source\x00\x81\xa9worker_id\xa1w"
+BATCH_HEAD = b"\x98\xa5batch\x01\x00"
+DEEP = b"\x91" * 5_000 + b"\xc0"
 
 
 def payload(number: int) -> bytes:
@@ -289,6 +292,34 @@ def test_what_is_no_capture_is_said(tmp_path: Path, name: str, content: bytes | 
 def test_a_folder_without_captures_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found none"):
         CaptureReader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        (SOURCE_LINE + BATCH_HEAD + b"\x00\xc4\x01p\xc0\xc2" + DEEP, "recursion"),
+        (SOURCE_LINE + BATCH_HEAD + b"\xff\xc4\x01p\xc0\xc2\xc0", ">= 0"),
+        (SOURCE_LINE + BATCH_HEAD + b"\xcf" + b"\xff" * 8 + b"\xc4\x01p\xc0\xc2\xc0", "<= 9223372036854775807"),
+        (b"\x92\x93\xa6source\x00\x82\xa9worker_id\xa1w\xa7dp_rank\xff\x01", ">= 0"),
+        (b"\x92\x93\xa6source\x00\x82\xa9worker_id\xa1w\xaablock_size\x00\x01", ">= 1"),
+    ],
+    ids=["deep", "negative number", "number beyond", "negative rank", "no tokens in a block"],
+)
+def test_forged_records_are_damage(tmp_path: Path, records: bytes, reason: str) -> None:
+    write(tmp_path, 1)
+    head = only_file(tmp_path).read_bytes().partition(b"\x51\x2a\x4d\x18")[0]
+    only_file(tmp_path).write_bytes(head + pack_chunk(Chunk(records, 2, 0, 0), 1))
+    reader = CaptureReader(tmp_path)
+    assert list(reader) == []
+    assert reason in reader.damage[0].reason
+
+
+def test_a_forged_head_is_damage(tmp_path: Path) -> None:
+    body = b'{"later": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    (tmp_path / "a.kvcap").write_bytes(b"\x50\x2a\x4d\x18" + len(body).to_bytes(4, "little") + body)
+    reader = CaptureReader(tmp_path)
+    assert list(reader) == []
+    assert "head in JSON" in reader.damage[0].reason
 
 
 def test_later_versions_may_add_to_records(tmp_path: Path) -> None:

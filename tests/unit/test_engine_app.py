@@ -201,6 +201,7 @@ def test_the_rank_with_the_least_to_do_is_taken() -> None:
     ("path", "body", "says"),
     [
         ("/v1/completions", b"{", "request body: "),
+        ("/v1/completions", b'{"deep": ' + b"[" * 1_500 + b"]" * 1_500 + b"}", "request body: "),
         ("/v1/completions", b"\xff\xff", "request body: "),
         ("/v1/completions", {}, "missing required field `prompt`"),
         ("/v1/completions", {"prompt": [1, -2]}, "Expected `int` >= 0 - at `$.prompt[1]`"),

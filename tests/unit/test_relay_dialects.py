@@ -22,6 +22,12 @@ def test_a_store_tells(dialect: Dialect) -> None:
     assert recognise(encoded(SGLANG if dialect.startswith("sglang") else VLLM, dialect)) == (dialect, True)
 
 
+def test_a_batch_that_is_nested_too_deep_tells_nothing_and_goes_through() -> None:
+    deep = b"\x93\xcb" + bytes(8) + b"\x91\x92\xa4Nova" + b"\x91" * 2_000 + b"\xc0" + b"\x00"
+    lane = Lane(0, "chain", "auto", StreamStats())
+    assert [event.code for event in lane.add(deep)] == ["unknown-tag"]
+
+
 def test_where_hashes_do_not_tell_fields_do() -> None:
     assert recognise(encoded(EITHER, "vllm")) == ("vllm", True)
     assert recognise(encoded(EITHER, "vllm-array")) == ("vllm-array", True)

@@ -36,6 +36,7 @@ def test_what_tells_blocks_apart_comes_along() -> None:
         (b"", "not_json"),
         (b"{", "not_json"),
         (b"{}x", "not_json"),
+        (b'{"deep": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "not_json"),
         (b'{"text": "\xff"}', "not_json"),
         (b"[]", "bad_request"),
         (b"{}", "bad_request"),

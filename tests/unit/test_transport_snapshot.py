@@ -162,6 +162,7 @@ def test_one_that_is_too_large_is_not_offered_and_not_taken() -> None:
         (ready(chunks=1), b"123", "expected a snapshot of 4 bytes, got 3"),
         (b"\xc1", b"", "expected the head"),
         (msgspec.msgpack.encode({"status": "sold out"}), b"", "expected the head"),
+        (b"\x81\xa1x" + b"\x91" * 4_000 + b"\xc0", b"", "expected the head"),
         (b"\x90" * 5_000, b"", "at most 4096 bytes"),
     ],
 )

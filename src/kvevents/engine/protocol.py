@@ -171,7 +171,7 @@ def decode_request(body: bytes, form: type[Form]) -> Form:
     """
     try:
         return msgspec.json.decode(body, type=form)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(f"request body: {error}") from error
     except UnicodeDecodeError as error:
         raise RequestError(f"request body: not UTF-8: {error}") from error

@@ -180,7 +180,7 @@ def _shown(decision: Decision) -> dict[str, Any]:
 def _decode(body: bytes, form: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=form)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, "bad_request", f"body: {error}") from None
 
 

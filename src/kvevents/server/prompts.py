@@ -63,7 +63,7 @@ class PromptReader:
             raise HttpError(400, "not_json", f"body: expected JSON in UTF-8: {error}") from None
         except msgspec.ValidationError as error:
             raise HttpError(400, "bad_request", f"body: {error}") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise HttpError(400, "not_json", f"body: expected JSON: {error}") from None
         except OverflowError:
             raise HttpError(400, "bad_request", "body: expected token ids below 2**63") from None

@@ -149,7 +149,7 @@ def _read(worker: _Worker, body: bytes) -> _KvEvents:
     """The `kv_events` object of an engine that publishes over ZMQ."""
     try:
         events = msgspec.json.decode(body, type=_ServerInfo).kv_events
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransportError(f"{worker}: expected JSON with an object kv_events, got: {error}") from error
     if events is None or events.publisher in {None, "", "null"}:
         raise ConfigError(

@@ -83,5 +83,5 @@ def _read(head: bytes) -> SnapshotHead:
         raise WireError(f"expected the head of a snapshot of at most {MAX_HEAD_BYTES} bytes, got {len(head)}", 0)
     try:
         return msgspec.msgpack.decode(head, type=SnapshotHead)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"expected the head of a snapshot: {error}", 0) from error

@@ -37,7 +37,7 @@ def golden_records(name: str, lines: Iterable[bytes]) -> Iterator[CaptureRecord]
 def _object(number: int, line: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"line {number}: expected a JSON object: {error}") from error
 
 

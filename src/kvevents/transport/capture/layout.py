@@ -157,7 +157,7 @@ def read_head(file: IO[bytes]) -> Head:
         raise DamagedError("expected the head of a capture")
     try:
         return msgspec.json.decode(_take(file, size, "a head"), type=Head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"expected a head in JSON: {error}") from error
 
 

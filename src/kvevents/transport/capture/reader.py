@@ -146,5 +146,5 @@ class CaptureReader:
 def _lines(decoder: "msgspec.msgpack.Decoder[list[Line]]", chunk: Chunk) -> list[Line]:
     try:
         return decoder.decode(chunk.records)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DamagedError(f"expected records of this version: {error}") from error

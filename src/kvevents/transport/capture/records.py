@@ -1,11 +1,13 @@
 """What a capture consists of: as values, and as they are written."""
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from kvevents.index import GroupSpec
 from kvevents.transport.source import Residency, Source
+
+_LAST_SEQUENCE = 2**63 - 1
 
 
 class CaptureSource(msgspec.Struct, frozen=True):
@@ -22,9 +24,9 @@ class CaptureSource(msgspec.Struct, frozen=True):
     """
 
     worker_id: str
-    dp_rank: int | None = None
+    dp_rank: Annotated[int, msgspec.Meta(ge=0)] | None = None
     topic: str = ""
-    block_size: int | None = None
+    block_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     residency: Residency = "counted"
     groups: tuple[GroupSpec, ...] = ()
     has_replay: bool = False
@@ -130,7 +132,7 @@ class SourceLine(_Written, tag="source", frozen=True):
 class BatchLine(_Written, tag="batch", frozen=True):
     time_ns: int
     source: int
-    sequence: int | None
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SEQUENCE)] | None
     payload: bytes
     topic: bytes | None = None
     replayed: bool = False

@@ -73,7 +73,7 @@ def read_record(data: bytes, headers: dict[str, str]) -> WorkerRecord | None:
         return None
     try:
         return msgspec.json.decode(data, type=WorkerRecord)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"a record of the registry: {error}", 0) from None
 
 
@@ -99,7 +99,7 @@ def read_acknowledgement(data: bytes) -> Acknowledgement:
     """An answer as it came; one that cannot be read is an error too."""
     try:
         said = msgspec.json.decode(data, type=Acknowledgement)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Acknowledgement(error=_NO_ANSWER)
     return said if said.error is None else Acknowledgement(error=_NO_ANSWER | said.error)
 

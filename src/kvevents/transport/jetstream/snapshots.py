@@ -91,7 +91,7 @@ def unpack(data: bytes) -> tuple[LogMark, memoryview]:
     end = start + int.from_bytes(data[len(_MAGIC) : start], "big")
     try:
         return msgspec.msgpack.decode(data[start:end], type=LogMark), memoryview(data)[end:]
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"the head of the snapshot: {error}", start) from None
 
 

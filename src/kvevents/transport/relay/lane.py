@@ -112,7 +112,7 @@ class Lane:
     def _look_at(self, payload: bytes) -> None:
         try:
             found = recognise(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, IndexError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, KeyError, IndexError):
             return  # who reads it says what is wrong with it
         self._tries = 0 if found.is_sure else self._tries - 1
         if found.dialect != self.dialect:

@@ -104,7 +104,7 @@ class ServerInfo:
     def _info(self, worker: str) -> dict[str, Any]:
         if worker in self._urls:
             # An engine that is restarting, or answers with something else: what it said last is the best there is.
-            with contextlib.suppress(KVEventsError, msgspec.DecodeError, UnicodeDecodeError):
+            with contextlib.suppress(KVEventsError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 body = fetch_server_info(self._urls[worker], api_key=self._api_key)
                 self._last[worker] = msgspec.json.decode(body, type=dict[str, Any])
         info = self._last.get(worker, {})
