@@ -78,7 +78,7 @@ def make_relayed_site(name: str, logs: Path) -> Site:
 
 
 def _engine(name: str, logs: Path, http: int, live: int, replay: int | None, *, ranks: int = 1) -> Process:
-    config = {"endpoint": f"tcp://{INSIDE}:{live}", "topic": "kv", "buffer_steps": 100_000}
+    config = {"endpoint": f"tcp://{INSIDE}:{live}", "topic": "kv", "buffer_steps": 100_000, "snapshot": name == "wired"}
     if replay is not None:
         config["replay_endpoint"] = f"tcp://{INSIDE}:{replay}"
     return Process(

@@ -202,6 +202,7 @@ def test_the_sockets_are_as_server_info_says(engine: EngineProcess, subscribers:
         "block_size": PAGE,
         "dp_size": len(subscribers),
         "replay_endpoint_port_base": info["replay_endpoint_port_base"],
+        "snapshot": True,
     }
 
 

@@ -73,8 +73,9 @@ def engine(
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         kv_events_config: Where cache events go, as JSON with any of the keys publisher, endpoint, replay_endpoint,
-            topic, buffer_steps, hwm, max_queue_size, bind, format, keys (the path of a publisher's file of `kvevents
-            keys`). Rank r publishes on port + r. Port 0 or * finds free ports. Without it there are no events.
+            topic, buffer_steps, hwm, max_queue_size, bind, snapshot, format, keys (the path of a publisher's file of
+            `kvevents keys`). Rank r publishes on port + r. Port 0 or * finds free ports. Without it there are no
+            events.
         model_name: Name in /v1/models.
         dp_size: Data-parallel ranks, each with a cache of its own.
         cache: What kind of engine: block_pool is one like vLLM, with its scheduling, its hashes and its events in its

@@ -73,6 +73,8 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
         hwm: messages that ZMQ queues for each consumer before it drops.
         max_queue_size: batches that wait for the publisher's thread before it drops.
         bind: False makes the publisher connect, to a consumer that binds.
+        snapshot: offer snapshots on the replay sockets, to consumers that come too late for a replay; where there is
+            no replay endpoint there are none. False: as engines without kvevents.
         format: `dynamo` also makes salts and unnamed extra keys part of the published ids.
         keys: a publisher's private file as `kvevents keys` makes it; only consumers in the folder `clients` beside it
             can read. None: everybody, in the clear.
@@ -87,6 +89,7 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     hwm: int = 100_000
     max_queue_size: int = 100_000
     bind: bool = True
+    snapshot: bool = True
     format: Literal["default", "dynamo"] = "default"
     keys: str | None = None
     enable_kv_cache_events: bool = True

@@ -48,6 +48,8 @@ class EventSockets:
     def describe(self, *, block_size: int, groups: Sequence[GroupSpec] = ()) -> dict[str, object]:
         """The `kv_events` of server info, as SGLang advertises it; `endpoint` in place of host and port for ipc.
 
+        `snapshot` is kvevents' own, and there where snapshots are offered.
+
         Args:
             block_size: tokens in a block.
             groups: the cache groups that events name, by number; none where they name none.
@@ -65,6 +67,8 @@ class EventSockets:
                 description["replay_endpoint_port_base"] = replay.port
             else:
                 description["replay_endpoint"] = str(replay)
+            if self._config.snapshot:
+                description["snapshot"] = True
         if groups:
             description["groups"] = groups
         return description
@@ -89,6 +93,7 @@ def _open(config: KVEventsConfig, dp_size: int, endpoint: str, replay: str | Non
                 ZmqPublisher(
                     endpoint,
                     replay_endpoint=replay,
+                    snapshot="mirror" if config.snapshot and replay is not None else None,
                     topic=config.topic,
                     buffer_steps=config.buffer_steps,
                     hwm=config.hwm,
