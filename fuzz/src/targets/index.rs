@@ -19,15 +19,6 @@ pub const TARGET: Target = Target {
 
 /// An index that has room for as much as the dice say.
 pub fn empty(dice: &mut Dice) -> PrefixIndex {
-    made(dice, true)
-}
-
-/// The same, but it never keeps tokens.
-pub fn without_tokens(dice: &mut Dice) -> PrefixIndex {
-    made(dice, false)
-}
-
-fn made(dice: &mut Dice, may_keep: bool) -> PrefixIndex {
     let mut bounds = || Bounds {
         blocks: if dice.once_in(2) { 3 } else { 10_000 },
         bytes: if dice.once_in(4) { 2_000 } else { 1 << 24 },
@@ -37,7 +28,7 @@ fn made(dice: &mut Dice, may_keep: bool) -> PrefixIndex {
         pending: bounds(),
         parked: bounds(),
         block_size: 1 + dice.below(4) as u32,
-        keep_tokens: may_keep && dice.once_in(2),
+        keep_tokens: dice.once_in(2),
         sources: 8,
         wire: Limits::default(),
     })

@@ -122,7 +122,7 @@ impl Source {
                 }
             };
             let placed = forest.content(number);
-            if self.setup.keep_tokens && placed == content && forest.kept(number).is_none() {
+            if self.setup.keep_tokens && placed == content && forest.wants_kept(number, parent) {
                 forest.keep(number, keep(store, index));
             }
             return Above::Known(Some(number), placed);
@@ -193,7 +193,7 @@ impl Source {
             Found::Mine(_) => unreachable!("a block has a record or a place, not both"),
         };
         self.join_with(forest, number, record.residency);
-        if let Some(kept) = kept.filter(|_| forest.kept(number).is_none()) {
+        if let Some(kept) = kept.filter(|_| forest.wants_kept(number, parent)) {
             forest.keep(number, kept);
         }
         number

@@ -324,6 +324,13 @@ impl Forest {
         self.kept.get(&block).map(|kept| &**kept)
     }
 
+    /// Whether it is not known yet what a block was computed from, and may be what a store below `parent` says: an
+    /// image may have put it elsewhere.
+    pub fn wants_kept(&self, block: BlockNumber, parent: Option<BlockNumber>) -> bool {
+        let contents = [self.link(block).parent(), parent].map(|above| above.map(|above| self.content(above)));
+        contents[0] == contents[1] && self.kept(block).is_none()
+    }
+
     /// Keep what a block was computed from.
     pub fn keep(&mut self, block: BlockNumber, kept: Kept) {
         self.kept_bytes += kept.size_bytes();

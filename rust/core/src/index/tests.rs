@@ -9,6 +9,10 @@ use crate::wire::Writer;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn index() -> PrefixIndex {
+    keeping(false)
+}
+
+fn keeping(keep_tokens: bool) -> PrefixIndex {
     let bounds = Bounds {
         blocks: 10,
         bytes: 1 << 20,
@@ -16,7 +20,7 @@ fn index() -> PrefixIndex {
     };
     PrefixIndex::new(Config {
         block_size: 2,
-        keep_tokens: false,
+        keep_tokens,
         pending: bounds,
         parked: bounds,
         sources: 4,
@@ -102,4 +106,30 @@ fn a_snapshot_with_a_right_checksum_and_wrong_contents_is_refused() {
     assert!(refused > 50, "only {refused} were refused");
     index.restore(&good).expect("a good snapshot");
     assert_eq!(index.snapshot(), good);
+}
+
+#[test]
+fn tokens_are_not_kept_for_a_block_that_an_image_put_elsewhere() {
+    let batches = [store(&[7, 8], None, &[1, 2, 3, 4]), store(&[9], Some(7), &[5, 6])];
+    let tell = |index: &PrefixIndex| {
+        for batch in &batches {
+            index.apply(Target::Id("w"), batch, None, None).expect("a good batch");
+        }
+    };
+    let source = keeping(true);
+    tell(&source);
+    let good = source.snapshot_worker("w", None).expect("it is there").remove(0);
+    let body = good.len() - size_of::<u64>();
+    let mut believed = 0;
+    for at in 12..body {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bad[..body]).to_le_bytes();
+        bad[body..].copy_from_slice(&checksum);
+        let index = keeping(true);
+        believed += usize::from(index.restore_worker("w", &bad, None, None).is_ok());
+        tell(&index);
+        assert_eq!(index.check_integrity(), Vec::<String>::new(), "byte {at}");
+    }
+    assert!(believed > 50, "only {believed} were images");
 }
