@@ -12,8 +12,13 @@ came together applied in one call (4.4 to 3.5). What did not: 16 or 64 messages 
 buffers are 5 to 10 % better here, but switch off the kernel's own tuning. Bare `recv` in Python, the floor, is 1.0.
 """,
     "apply": """
-Dynamo's tree is handed hashes that were made beforehand; ours are made of the tokens while it applies. Dynamo's own
-function hashes 60 to 80 million tokens a second, which is another 270 ns for a block of 16 and 820 ns for one of 64.
+Where a coalesced block of 16 goes, told by applying what is refused after it was read and hashed (50 of 137 ns, of
+which hashing is 12), what is held already (78), and what is new (137): two fifths are the making of new blocks.
+Dynamo's tree is handed objects that were read beforehand; what reading a payload costs it is not in its figure, and is
+a quarter of ours.
+
+What helped: an event's blocks are hashed before the lock is taken and their entries fetched ahead; blocks of one event
+share a set of holders, which changes once; tables grow in parts, whose slots are moved in order.
 """,
     "query": """
 Over HTTP the match is a small part: the body's ids become Python integers before they become a buffer, and each answer
