@@ -98,7 +98,7 @@ def test_a_broken_batch_is_made_good_by_one(index: PrefixIndex) -> None:
         assert subscriber.state("w").counters.refused == 1
 
 
-def test_a_sink_that_takes_no_images_goes_on_with_batches() -> None:
+def test_a_sink_that_takes_no_images_goes_on_with_batches(caplog: pytest.LogCaptureFixture) -> None:
     sink = RecordingSink()
     with ZmqPublisher(ANY, replay_endpoint=ANY, buffer_steps=2, snapshot=lambda: (8, [b"1", b"2"])) as publisher:
         for sequence in range(10):
@@ -118,6 +118,28 @@ def test_a_sink_that_takes_no_images_goes_on_with_batches() -> None:
             reached(subscriber, State.DEGRADED, Reason.REPLAY_STARTS_LATE)
             assert sink.payloads() == [b"batch 8", b"batch 9"]
             assert subscriber.state("w").counters.snapshot_failures == 1
+    assert not caplog.records, "that is no failure of ours"
+
+
+def test_a_sink_that_takes_no_images_keeps_what_it_holds(index: PrefixIndex) -> None:
+    class Batches:
+        apply = index.apply
+        clear_worker = index.clear_worker
+
+    images = PrefixIndex(PAGE)
+    images.apply("x", batch(0))
+    parts = images.snapshot_worker("x")
+    with (
+        ZmqPublisher(ANY, replay_endpoint=ANY, snapshot=lambda: (2, parts)) as publisher,
+        Subscriber([source(publisher)], Batches(), settings=QUICK) as subscriber,
+    ):
+        publisher.publish(batch(0))
+        reached(subscriber, State.LIVE)
+        publisher.publish(b"broken")
+        publisher.publish(batch(2))
+        until(lambda: subscriber.state("w").counters.snapshot_failures, "a snapshot that it cannot take")
+        assert reached(subscriber, State.DEGRADED, Reason.BATCH_REFUSED).counters.clears == 0
+        assert held(index) == {2}, "as before, and what came since"
 
 
 def test_a_plain_publisher_is_asked_and_nothing_comes_of_it() -> None:

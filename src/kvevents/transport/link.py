@@ -19,7 +19,7 @@ from kvevents.transport.receive import receive
 from kvevents.transport.replay import ReplayClient
 from kvevents.transport.sequence import SequenceTracker
 from kvevents.transport.settings import DeliverySettings
-from kvevents.transport.sink import ApplyRun, EventSink, judge, read_report, restore_part
+from kvevents.transport.sink import ApplyRun, EventSink, is_image, judge, read_report, restore_part, takes_images
 from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, connect_socket, no_socket, open_socket
 from kvevents.transport.source import Source
 from kvevents.transport.state import Fault, Reason, SourceCounters, SourceState, State, StateMachine
@@ -217,7 +217,9 @@ class SourceLink:
         self._is_untouched = True
 
     def restore(self, parts: Sequence[bytes | memoryview], sequence: int | None, /) -> Restored:
-        """Hands a snapshot to the sink, part by part, in place of what it holds."""
+        """Hands a snapshot to the sink, part by part, in place of what it holds; that stays if it cannot take one."""
+        if any(is_image(part) for part in parts) and not takes_images(self._sink):
+            return Restored(failure=f"{type(self._sink).__name__} takes no images", is_untouched=True)
         self.clear()
         fault = None
         try:

@@ -44,12 +44,14 @@ class Restored(NamedTuple):
     """What became of a snapshot.
 
     Attributes:
-        failure: why it could not be put in place, for people; the source then holds nothing. None if it could.
+        failure: why it could not be put in place, for people. None if it could.
         fault: what of it could not be used.
+        is_untouched: after a failure: the source holds what it held; else it holds nothing.
     """
 
     failure: str | None = None
     fault: Fault | None = None
+    is_untouched: bool = False
 
 
 class Effects(Protocol):

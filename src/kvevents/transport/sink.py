@@ -48,6 +48,16 @@ def register(sink: EventSink, source: Source) -> None:
         add_worker(source.worker_id, **said | {"groups": dict(enumerate(source.groups)) or None})
 
 
+def is_image(part: bytes | memoryview) -> bool:
+    """Whether a part of a snapshot is an image of blocks, not a batch."""
+    return bytes(part[: len(IMAGE_MAGIC)]) == IMAGE_MAGIC
+
+
+def takes_images(sink: EventSink) -> bool:
+    """Whether a sink can be given the images of a snapshot."""
+    return getattr(sink, "restore_worker", None) is not None
+
+
 def restore_part(sink: EventSink, source: Source, part: bytes | memoryview, sequence: int | None) -> object:
     """Hands one part of a snapshot to a sink that holds nothing of the source, or earlier parts of the same.
 
@@ -55,7 +65,7 @@ def restore_part(sink: EventSink, source: Source, part: bytes | memoryview, sequ
         ConfigError: an image, and the sink takes none.
         WireError: bytes that are neither a batch nor an image.
     """
-    if bytes(part[: len(IMAGE_MAGIC)]) != IMAGE_MAGIC:
+    if not is_image(part):
         return sink.apply(source.worker_id, bytes(part), seq=None, dp_rank=source.dp_rank)
     restore_worker = getattr(sink, "restore_worker", None)
     if restore_worker is None:

@@ -82,7 +82,8 @@ class SnapshotRecovery(Recovery):
             return
         if restored.failure is not None:
             self._offers = False  # as good as none
-            self._forget()
+            if not restored.is_untouched:
+                self._forget()
             self._fail_snapshot(restored.failure)
             return
         self._count.snapshots += 1
