@@ -1,5 +1,6 @@
 """Asks a publisher's replay socket to repeat batches."""
 
+import contextlib
 from collections.abc import Callable
 
 import zmq
@@ -77,7 +78,8 @@ class ReplayClient:
             connect_socket(dealer, self._endpoint)
             self._loop.register(dealer, self._guard(self._read))
         self._is_free = False
-        self._dealer.send_multipart((b"", request), zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again):  # refused already, for its keys: silence, to whoever asks
+            self._dealer.send_multipart((b"", request), zmq.NOBLOCK)
 
     def close(self) -> None:
         """Closes the socket; `ask` opens a new one."""
