@@ -132,6 +132,34 @@ def test_a_broker_without_jetstream_is_said(tmp_path: Path) -> None:
         why_not(settings_for(server), r"JetStream is off")
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"subjects": ["other.>"]}, r"expected one of kvevents\.test\.>, found \['other\.>'\]"),
+        ({"subjects": ["kvevents.test.*"]}, r"expected one of kvevents\.test\.>, found"),
+        ({"subjects": ["kvevents.>"], "retention": "interest"}, "expected retention by limits, found 'interest'"),
+    ],
+    ids=["other subjects", "too few", "forgetful"],
+)
+def test_a_stream_that_is_for_something_else_is_said_once(
+    tmp_path: Path, config: dict[str, object], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def make(server: NatsServer, settings: JetStreamSettings) -> None:
+        connection = await Connection.open(server.url, settings, "test")
+        name = settings.names.stream
+        await connection.call(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory"} | config)
+        await connection.close()
+
+    with running_nats(tmp_path / "nats") as server:
+        settings = settings_for(server, fleet="test")
+        asyncio.run(make(server, settings))
+        why_not(settings, says)
+        with JetStreamPublisher(settings, "w", linger_s=0.0) as publisher:
+            caplog.clear()
+            wait_until(lambda: publisher.stats().broker.failures > 3, publisher.stats)
+        assert len(caplog.records) <= 1
+
+
 def test_a_connection_is_made_once_and_ends_when_it_is_told(tmp_path: Path) -> None:
     async def connect(server: NatsServer) -> str:
         connection = await Connection.open(server.url, settings_for(server), "test")

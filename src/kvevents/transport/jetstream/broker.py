@@ -78,6 +78,7 @@ class Broker:
         self._stop: asyncio.Event = asyncio.Event()
         self._linger_s = 0.0
         self._closing: set[asyncio.Task[None]] = set()
+        self._told = ""
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
 
@@ -172,7 +173,7 @@ class Broker:
             finally:
                 await self._close(connection)
             if time.monotonic() - began > self._settings.retry_max_s:
-                pause = self._settings.retry_s
+                pause, self._told = self._settings.retry_s, ""
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause)
                 await asyncio.sleep(self._settings.retry_s)  # stopping with work to do: go on trying
@@ -207,7 +208,8 @@ class Broker:
         await asyncio.wait({closing})
 
     def _fail(self, reason: str) -> None:
-        if reason != self._status.reason:
+        if reason != self._told:  # a connection that holds for a moment only is no reason to say it again
+            self._told = reason
             _log.warning("%s: %s; trying again", self._name, reason)
         self._note(connected=False, reason=reason, failed=1)
 

@@ -85,7 +85,7 @@ async def ensure_stores(connection: Connection, settings: JetStreamSettings) -> 
 
     Raises:
         AccessRefused: one is missing and we may not make it.
-        TransportError: the broker cannot.
+        TransportError: the broker cannot, or the stream that is there is for something else.
     """
     names = settings.names
     makers = {
@@ -99,11 +99,12 @@ async def ensure_stores(connection: Connection, settings: JetStreamSettings) -> 
             if is_ours:
                 for name in await _missing(connection, makers):
                     await makers[name](connection, settings)
-                return
+                break
         if time.monotonic() >= deadline:
             raise TransportError(
                 f"{connection.server}: another client makes the stores of {names.fleet}, and does not end"
             )
+    await _check_stream(connection, settings)
 
 
 @contextlib.asynccontextmanager
@@ -132,6 +133,35 @@ async def alone(connection: Connection, fleet: str) -> AsyncIterator[bool]:
         await subscription.unsubscribe()
     except (nats.errors.Error, OSError) as error:
         raise TransportError(f"{connection.server}: {error!r}") from None
+
+
+async def _check_stream(connection: Connection, settings: JetStreamSettings) -> None:
+    """Refuses a stream of somebody else's making that takes none of the batches, or does not keep them."""
+    names = settings.names
+    config = (await connection.call(f"STREAM.INFO.{names.stream}"))["config"]
+    subjects, retention = config.get("subjects", []), config.get("retention")
+    is_fed = config.get("mirror") or config.get("sources")
+    if not is_fed and not any(_covers(subject, names.subjects) for subject in subjects):
+        raise TransportError(
+            f"{connection.server}: stream {names.stream}: expected one of {names.subjects}, found {subjects};"
+            " delete it, or take another name for the fleet"
+        )
+    if retention != "limits":
+        raise TransportError(
+            f"{connection.server}: stream {names.stream}: expected retention by limits, found {retention!r}: it forgets"
+            " what others have not read; delete it, or take another name for the fleet"
+        )
+
+
+def _covers(pattern: str, subjects: str) -> bool:
+    """Whether a stream's subject takes in all of ours."""
+    mine = subjects.split(".")
+    for place, part in enumerate(pattern.split(".")):
+        if part == ">":
+            return place < len(mine)
+        if place >= len(mine) or mine[place] == ">" or part not in {"*", mine[place]}:
+            return False
+    return False  # ours end with >
 
 
 async def _missing(connection: Connection, names: Iterable[str]) -> list[str]:
