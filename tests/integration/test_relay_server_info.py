@@ -1,9 +1,11 @@
 """What a relay tells over HTTP: the engine's answer with the relay's sockets, and nothing else of the relay's."""
 
+import contextlib
 import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -110,6 +112,28 @@ def test_an_address_in_use_and_one_that_is_none(relay: Relay) -> None:
     for listen in ("127.0.0.1", "x:y", ":80", "h:70000"):
         with pytest.raises(ConfigError, match="expected host:port"):
             ServerInfo(relay, {}, listen=listen)
+
+
+def test_who_sends_byte_by_byte_keeps_nobody_out(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvevents.transport.relay.server_info._IDLE_S", 0.2)
+    with ServerInfo(relay, {}) as info:
+        address = ("127.0.0.1", urlsplit(info.url).port)
+        held = [socket.create_connection(address) for _ in range(64)]
+        end = time.monotonic() + 10
+        try:
+            while True:
+                for connection in held:
+                    with contextlib.suppress(OSError):
+                        connection.send(b"G")
+                try:
+                    assert get(info.url, "/health")[0] == 200
+                    break
+                except (OSError, http.client.HTTPException):
+                    assert time.monotonic() < end
+                time.sleep(0.02)
+        finally:
+            for connection in held:
+                connection.close()
 
 
 def test_too_many_connections_are_closed_and_others_go_on(relay: Relay) -> None:

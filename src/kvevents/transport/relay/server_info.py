@@ -2,10 +2,11 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
+from socket import AF_INET6, SHUT_RDWR, SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -131,6 +132,7 @@ class _Server(ThreadingHTTPServer):
             self.address_family = AF_INET6
         self.info = info
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._open: dict[Any, float] = {}
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -143,14 +145,24 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)  # too many at once
+            self._end_oldest()
             return
+        self._open[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.pop(request, None)
             self._free.release()
+
+    def _end_oldest(self) -> None:
+        """Ends those that have had their time: who sends a request byte by byte is never idle."""
+        latest = time.monotonic() - _IDLE_S
+        for request in [request for request, since in list(self._open.items()) if since < latest]:
+            with contextlib.suppress(OSError):
+                request.shutdown(SHUT_RDWR)
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """A peer that goes away in the middle is no news."""
