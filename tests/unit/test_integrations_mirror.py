@@ -1,5 +1,7 @@
 """The index beside an engine that its snapshots are taken of."""
 
+import msgspec
+
 from kvevents.events import AllBlocksCleared, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.index import PrefixIndex
 from kvevents.integrations.mirror import Mirror
@@ -42,6 +44,16 @@ def test_what_could_not_be_followed_makes_no_snapshot_before_the_next_clear() ->
     assert (taken.sequence, mirror.failed) == (3, 0)
     mirror.close()
     assert mirror.snapshot() is None
+
+
+def test_an_event_that_was_left_out_makes_no_snapshot_either() -> None:
+    mirror = Mirror(rank=3)
+    mirror.add(0, stored(1))
+    mirror.add(1, msgspec.msgpack.encode([0.0, [{"type": "BlockRemoved", "block_hashes": "none"}], 3]))
+    assert mirror.snapshot() is None
+    mirror.add(2, msgspec.msgpack.encode([0.0, [{"type": "AllBlocksCleared"}, {"type": "Later"}], 3]))
+    assert mirror.snapshot() is not None, "what nobody knows is no loss"
+    mirror.close()
 
 
 def test_a_closed_mirror_may_be_closed_again() -> None:

@@ -5,6 +5,7 @@ import threading
 
 from kvevents.index import PrefixIndex
 from kvevents.transport import Snapshot
+from kvevents.transport.sink import judge
 
 _WORKER = "engine"
 
@@ -68,6 +69,7 @@ class Mirror:
                 except Exception:  # an engine must not lose its thread, nor a consumer get a wrong picture
                     self._failed += 1
                 else:
-                    self._failed = 0 if report.cleared else self._failed
-                    self._failed += bool(report.error or report.dropped)
+                    verdict = judge(report, sequence, payload)
+                    self._failed = 0 if verdict.cleared else self._failed
+                    self._failed += verdict.fault is not None
                 self._last = sequence
