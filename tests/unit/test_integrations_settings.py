@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_what_cannot_work_is_refused(environment: dict[str, str], match: str) ->
 def test_a_variable_that_is_misspelt_is_told() -> None:
     environment = {"KVEVENTS_RECODER": "1", "KVEVENTS_NATS_PASSWORD": "x", "KVEVENTS_FLEET": "f", "HOME": "/"}
     assert misspelt(environment) == ["KVEVENTS_RECODER is no setting of kvevents; did you mean KVEVENTS_RECORDER?"]
+    assert misspelt({"KVEVENTS_NATS_SERVER": "nats://broker:4222"}) == [
+        "KVEVENTS_NATS_SERVER is no setting of kvevents; did you mean KVEVENTS_NATS_SERVERS?"
+    ]
+
+
+def test_every_variable_in_the_pages_is_known() -> None:
+    pages = Path(__file__).parents[2] / "docs"
+    text = "".join((pages / name).read_text() for name in ("engines.md", "jetstream.md", "security.md"))
+    names = set(re.findall(r"KVEVENTS_[A-Z_]*[A-Z]", text)) - {"KVEVENTS_"}
+    names = {name for name in names if f"`{name}" in text}
+    assert "KVEVENTS_NATS_PASSWORD_FILE" in names
+    assert misspelt(dict.fromkeys(names, "x")) == []
+    assert misspelt({"KVEVENTS_CLIENT_TOKEN": "x"}) == []
 
 
 @pytest.mark.parametrize(

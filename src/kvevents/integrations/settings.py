@@ -24,8 +24,18 @@ _OURS = (
     "KVEVENTS_WORKER_URL",
     "KVEVENTS_ZMQ",
 )
-_BROKERS = ("KVEVENTS_FLEET", "KVEVENTS_NATS_SERVERS", "KVEVENTS_NATS_CREDS", "KVEVENTS_NATS_NKEY")
-_BROKER_PREFIX = "KVEVENTS_NATS_"
+_BROKERS = (
+    "KVEVENTS_FLEET",
+    *(
+        f"KVEVENTS_NATS_{name}"
+        for name in (
+            *("SERVERS", "CREDS", "NKEY", "USER", "PASSWORD", "PASSWORD_FILE", "TLS", "CA", "CERT", "KEY"),
+            *("MAX_AGE_S", "MAX_BYTES", "LEASE_S", "REPLICAS"),
+        )
+    ),
+)
+_OF_COMMANDS = ("KVEVENTS_ADMIN_TOKEN", "KVEVENTS_CLIENT_TOKEN", "KVEVENTS_END_WITH_STDIN")
+"""Not for a plugin, but no mistake where a router runs on the same machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +113,7 @@ def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Variables that look like ours and are none, each with what was probably meant."""
     found = []
     for name in sorted(environment):
-        if not name.startswith("KVEVENTS_") or name in _OURS or name in _BROKERS or name.startswith(_BROKER_PREFIX):
+        if not name.startswith("KVEVENTS_") or name in (*_OURS, *_BROKERS, *_OF_COMMANDS):
             continue
         close = difflib.get_close_matches(name, [*_OURS, *_BROKERS], n=1)
         found.append(f"{name} is no setting of kvevents" + (f"; did you mean {close[0]}?" if close else ""))
