@@ -95,7 +95,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
     ]
     first, last = figures[0], figures[-1]
     return DemoReport(
-        trace=str(trace.path),
+        trace=trace.path.name,
         broken_lines=[line.line for line in trace.broken],
         requests=len(trace.requests),
         span_s=trace.span_s,

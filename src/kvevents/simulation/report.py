@@ -67,7 +67,7 @@ class DemoReport(msgspec.Struct, kw_only=True):
     """A trace under several policies.
 
     Attributes:
-        trace: path of the trace.
+        trace: file name of the trace.
         broken_lines: lines of it that were skipped.
         requests: replayed under each policy.
         span_s: from the first arrival to the last, trace time.
