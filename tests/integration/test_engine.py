@@ -131,7 +131,8 @@ def test_endpoints_of_every_kind_find_free_ports_for_all_ranks(endpoint: str, ho
 def test_ipc_sockets_of_ranks_have_a_suffix(tmp_path: Path) -> None:
     config = {"endpoint": f"ipc://{tmp_path}/live", "replay_endpoint": f"ipc://{tmp_path}/replay"}
     with running_engine("--kv-events-config", json.dumps(config), "--dp-size", "2") as engine:
-        assert engine.kv_events == config | {"publisher": "zmq", "topic": "", "block_size": 64, "dp_size": 2}
+        said = {"publisher": "zmq", "topic": "", "block_size": 64, "dp_size": 2, "snapshot": True}
+        assert engine.kv_events == config | said
         with zmq.Context() as context:
             for name in ("replay", "replay_dp1"):
                 with context.socket(zmq.DEALER) as dealer:
