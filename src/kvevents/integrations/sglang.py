@@ -12,12 +12,11 @@ import atexit
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from kvevents.errors import ConfigError
-from kvevents.integrations.outlet import Outlet, OutletStats
+from kvevents.integrations.engine_publisher import EnginePublisher
+from kvevents.integrations.outlet import Outlet
 from kvevents.integrations.report import failing_loudly, note
 from kvevents.integrations.settings import PluginSettings, misspelt
 from kvevents.integrations.sglang_recorder import make_recorder
@@ -29,12 +28,6 @@ PUBLISHER = "kvevents"
 _EVENTS = "sglang.srt.disaggregation.kv_events"
 _RECORDER = "sglang.srt.mem_cache.events.KVCacheEventRecorder"
 _HOOKS = "sglang.srt.plugins.hook_registry"
-
-
-class EngineBatch(Protocol):
-    """SGLang's batch of events."""
-
-    attn_dp_rank: int | None
 
 
 def load() -> None:
@@ -89,10 +82,11 @@ def make_publisher(events: Any) -> Callable[..., Any]:
     array_like = events.BlockStored.__struct_config__.array_like
     dialect: Dialect = "sglang-array" if array_like else "sglang"
 
-    class KVEventsPublisher(events.EventPublisher):  # type: ignore[misc] # the base is SGLang's, at run time
-        """Publishes SGLang's batches through an `Outlet`. The arguments are those of SGLang's factory."""
+    class KVEventsPublisher(EnginePublisher, events.EventPublisher):  # type: ignore[misc] # the base is SGLang's, at run time
+        """Publishes SGLang's batches. The arguments are those of SGLang's factory."""
 
-        is_kvevents = True
+        engine = ENGINE
+        rank_field = "attn_dp_rank"
 
         def __init__(
             self,
@@ -107,9 +101,8 @@ def make_publisher(events: Any) -> Callable[..., Any]:
             bind: bool | None = None,
             **unknown: object,
         ) -> None:
-            settings = PluginSettings.from_environment()
-            with failing_loudly(ENGINE, settings.state_dir):
-                self._outlet = Outlet(
+            def outlet(settings: PluginSettings) -> Outlet:
+                return Outlet(
                     ENGINE,
                     settings,
                     rank=attn_dp_rank,
@@ -122,38 +115,20 @@ def make_publisher(events: Any) -> Callable[..., Any]:
                     max_queue_size=max_queue_size,
                     dialect=dialect,
                 )
-            if unknown:
-                names = ", ".join(sorted(unknown))
-                note(ENGINE, "publishing", f"unknown settings are not used: {names}", is_loud=True)
-            self._is_bound = binds(endpoint) if bind is None else bind
-            self._rank = attn_dp_rank
-            self._topic = topic
-            self._encode = msgspec.msgpack.Encoder().encode
-            self._is_open = True
-            atexit.register(self.shutdown)
 
-        def publish(self, events: EngineBatch) -> None:
-            """Queues a batch; never waits."""
-            if not self._is_open:
-                raise RuntimeError("Publisher is closed")
-            if events.attn_dp_rank is None:
-                events.attn_dp_rank = self._rank
-            self._outlet.publish(self._encode(events))
+            self._start(attn_dp_rank, outlet, unknown)
+            self._is_bound = binds(endpoint) if bind is None else bind
+            self._topic = topic
+            atexit.register(self.shutdown)
 
         def shutdown(self) -> None:
             """Sends what is queued and closes; idempotent."""
-            if self._is_open:
-                self._is_open = False
-                atexit.unregister(self.shutdown)
-                self._outlet.close()
+            atexit.unregister(self.shutdown)
+            super().shutdown()
 
         def describe_local_source(self, block_size: int) -> dict[str, Any] | None:
             """Where a process on this machine can subscribe; None if the socket connects, or is inproc."""
             return _local_source(self._outlet.zmq, self._rank, self._topic, block_size) if self._is_bound else None
-
-        def stats(self) -> OutletStats:
-            """Counters."""
-            return self._outlet.stats()
 
     return KVEventsPublisher
 

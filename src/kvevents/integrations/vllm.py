@@ -9,12 +9,11 @@ the batches go through an `Outlet`. vLLM calls `load` in every process (entry po
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from kvevents.errors import ConfigError
-from kvevents.integrations.outlet import Outlet, OutletStats
+from kvevents.integrations.engine_publisher import EnginePublisher
+from kvevents.integrations.outlet import Outlet
 from kvevents.integrations.report import failing_loudly, note
 from kvevents.integrations.settings import PluginSettings, misspelt
 from kvevents.transport import binds
@@ -24,12 +23,6 @@ ENGINE = "vllm"
 _STOOD_IN_FOR = "zmq"
 _EVENTS = "vllm.distributed.kv_events"
 _ANY_PORT = "tcp://*:0"
-
-
-class EngineBatch(Protocol):
-    """vLLM's batch of events."""
-
-    data_parallel_rank: int | None
 
 
 def load() -> None:
@@ -78,10 +71,11 @@ def make_publisher(events: Any, theirs: Any) -> Callable[..., Any]:
     """
     dialect: Dialect = "vllm-array" if events.BlockStored.__struct_config__.array_like else "vllm"
 
-    class KVEventsPublisher(events.EventPublisher):  # type: ignore[misc] # the base is vLLM's, at run time
-        """Publishes vLLM's batches through an `Outlet`. The arguments are those of vLLM's factory."""
+    class KVEventsPublisher(EnginePublisher, events.EventPublisher):  # type: ignore[misc] # the base is vLLM's, at run time
+        """Publishes vLLM's batches. The arguments are those of vLLM's factory."""
 
-        is_kvevents = True
+        engine = ENGINE
+        rank_field = "data_parallel_rank"
 
         def __init__(
             self,
@@ -95,10 +89,8 @@ def make_publisher(events: Any, theirs: Any) -> Callable[..., Any]:
             topic: str = "",
             **unknown: object,
         ) -> None:
-            super().__init__(data_parallel_rank)
-            settings = PluginSettings.from_environment()
-            with failing_loudly(ENGINE, settings.state_dir):
-                self._outlet = Outlet(
+            def outlet(settings: PluginSettings) -> Outlet:
+                return Outlet(
                     ENGINE,
                     settings,
                     rank=data_parallel_rank,
@@ -111,9 +103,9 @@ def make_publisher(events: Any, theirs: Any) -> Callable[..., Any]:
                     max_queue_size=max_queue_size,
                     dialect=dialect,
                 )
-            if unknown:
-                names = ", ".join(sorted(unknown))
-                note(ENGINE, "publishing", f"unknown settings are not used: {names}", is_loud=True)
+
+            super().__init__(data_parallel_rank)
+            self._start(data_parallel_rank, outlet, unknown)
             zmq = self._outlet.zmq
             self._config = events.KVEventsConfig(
                 enable_kv_cache_events=True,
@@ -125,30 +117,10 @@ def make_publisher(events: Any, theirs: Any) -> Callable[..., Any]:
                 max_queue_size=max_queue_size,
                 topic=topic,
             )
-            self._encode = msgspec.msgpack.Encoder().encode
-            self._is_open = True
-
-        def publish(self, events: EngineBatch) -> None:
-            """Queues a batch; never waits."""
-            if not self._is_open:
-                raise RuntimeError("Publisher is closed")
-            if events.data_parallel_rank is None:
-                events.data_parallel_rank = self._data_parallel_rank
-            self._outlet.publish(self._encode(events))
-
-        def shutdown(self) -> None:
-            """Sends what is queued and closes; idempotent."""
-            if self._is_open:
-                self._is_open = False
-                self._outlet.close()
 
         def get_publisher_config(self) -> Any:
             """The settings in use, with the real addresses."""
             return self._config
-
-        def stats(self) -> OutletStats:
-            """Counters."""
-            return self._outlet.stats()
 
     return KVEventsPublisher
 
