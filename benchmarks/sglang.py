@@ -6,20 +6,19 @@ The native hash is compiled from SGLang's source with SGLang's flags, as its loa
 """
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import subprocess
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks.peers import ENVIRONMENT, Unavailable, install
+from benchmarks.stand_ins import StandInLoader, StandInModule
 
 VERSION = "0.5.23"
 REQUIREMENTS = (f"sglang=={VERSION}", "pybind11==3.0.1")
@@ -72,41 +71,7 @@ class Recorder:
         return data
 
 
-class _StandIn(type):
-    """A class for whatever is asked of it."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-    def __call__(cls, *arguments: Any, **_options: Any) -> Any:
-        # As a decorator it leaves alone what it decorates.
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
-
-    def __getitem__(cls, item: Any) -> Any:
-        return cls
-
-    def __or__(cls, other: Any) -> Any:
-        return cls
-
-    __ror__ = __or__
-
-
-def _stand_in(name: str) -> Any:
-    return type.__call__(_StandIn, name, (), {})
-
-
-class _StandInModule(types.ModuleType):
-    __path__: MutableSequence[str] = []  # noqa: RUF012 - what the import system expects of a package
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder(StandInLoader):
     """Finds the real modules among SGLang's files and makes up all that they import besides."""
 
     def __init__(self, packages: Path) -> None:
@@ -121,19 +86,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.util.spec_from_file_location(name, library)
         root = name.partition(".")[0]
         if root in {"sglang", "pydantic"} or (root == "torch" and not is_real("torch")):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+            return self.spec(name)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        module = _StandInModule(spec.name)
+        module = super().create_module(spec)
         if spec.name == "sglang.srt.utils.cpp_extension_loader":
             vars(module)["load_extension_with_recovery"] = _compile(self._packages)
         if spec.name == "sglang.srt.mem_cache.rust_tree_core.extension":
             vars(module)["bindings"] = importlib.import_module(TREE_CORE)
         return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing."""
 
 
 def _compile(packages: Path) -> Callable[..., Any]:
@@ -165,7 +127,7 @@ def _compile(packages: Path) -> Callable[..., Any]:
 
 def is_real(name: str) -> bool:
     """Whether a module is loaded and no stand-in."""
-    return not isinstance(sys.modules.get(name), _StandInModule | None)
+    return not isinstance(sys.modules.get(name), StandInModule | None)
 
 
 def load(name: str) -> Any:

@@ -6,11 +6,8 @@ that is never called. Everything is gone from `sys.modules` afterwards.
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
-import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,44 +15,13 @@ from typing import Any
 import pytest
 from benchmarks.engines import ENGINES
 from benchmarks.peers import site_packages
+from benchmarks.stand_ins import StandInLoader
 
 MISSING = frozenset({"torch", "psutil", "urllib3", "transformers"})
 """What engines depend on and nothing here calls."""
 
 
-class _StandIn(type):
-    """A class for whatever is asked of it."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return stand_in(name)
-
-    def __call__(cls, *arguments: Any, **_options: Any) -> Any:
-        # As a decorator it leaves alone what it decorates.
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
-
-    def __getitem__(cls, item: Any) -> Any:
-        return cls
-
-    def __or__(cls, other: Any) -> Any:
-        return cls
-
-    __ror__ = __or__
-
-
-def stand_in(name: str) -> Any:
-    return type.__call__(_StandIn, name, (), {})
-
-
-class _StandInModule(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return stand_in(name)
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder(StandInLoader):
     def __init__(self, folder: Path, real: frozenset[str]) -> None:
         self._folder = folder
         self._real = real
@@ -70,14 +36,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 )
             return importlib.util.spec_from_file_location(name, place.with_suffix(".py"))
         if name.partition(".")[0] in {self._root, *MISSING}:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+            return self.spec(name)
         return None
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        return _StandInModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing."""
 
 
 @contextlib.contextmanager
