@@ -8,7 +8,6 @@ Whoever publishes is CURVE's server, whichever side binds; whoever reads is its 
     NAME/publisher.key                  whom it believes
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +23,25 @@ PUBLISHER = "publisher"
 DOMAIN = b"kvevents"
 
 
+class _Keys:
+    """What the keys of both sides have in common."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def check(*endpoints: str | None) -> None:
+        """Refuses endpoints that cannot be protected.
+
+        Raises:
+            ConfigError: one is inproc.
+        """
+        for endpoint in endpoints:
+            if endpoint is not None and Endpoint.parse(endpoint).transport == "inproc":
+                raise ConfigError(f"{endpoint}: inproc does not leave this process and takes no keys; leave them None")
+
+
 @dataclass(frozen=True, slots=True)
-class PublisherKeys:
+class PublisherKeys(_Keys):
     """A publisher's key pair, and who may read.
 
     Nobody may whose public key is not in `clients`. The folder is read at each handshake: who is put there may come
@@ -60,15 +76,6 @@ class PublisherKeys:
         """Where the public keys of those are who may read."""
         return Path(self.own).parent / CLIENTS if self.clients is None else Path(self.clients)
 
-    @staticmethod
-    def check(*endpoints: str | None) -> None:
-        """Refuses endpoints that cannot be protected.
-
-        Raises:
-            ConfigError: one is inproc.
-        """
-        _check(endpoints)
-
     def secure(self, socket: ZmqSocket) -> None:
         """Has a socket, not bound or connected yet, speak to those who are let in by its context's `Doorkeeper` only.
 
@@ -84,7 +91,7 @@ class PublisherKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerKeys:
+class ConsumerKeys(_Keys):
     """A consumer's key pair, and the publisher's public key.
 
     Attributes:
@@ -108,15 +115,6 @@ class ConsumerKeys:
         """Where the publisher's public key is."""
         return Path(self.own).parent / f"{PUBLISHER}.key" if self.publisher is None else Path(self.publisher)
 
-    @staticmethod
-    def check(*endpoints: str | None) -> None:
-        """Refuses endpoints that cannot be protected.
-
-        Raises:
-            ConfigError: one is inproc.
-        """
-        _check(endpoints)
-
     def secure(self, socket: ZmqSocket) -> None:
         """Has a socket speak to that publisher only; holds for what is connected or bound afterwards.
 
@@ -127,9 +125,3 @@ class ConsumerKeys:
         socket.setsockopt(zmq.CURVE_SERVERKEY, read_public(self.publisher_file))
         socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, private)
-
-
-def _check(endpoints: Iterable[str | None]) -> None:
-    for endpoint in endpoints:
-        if endpoint is not None and Endpoint.parse(endpoint).transport == "inproc":
-            raise ConfigError(f"{endpoint}: inproc does not leave this process and takes no keys; leave them None")
