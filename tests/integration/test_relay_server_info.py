@@ -115,7 +115,7 @@ def test_an_address_in_use_and_one_that_is_none(relay: Relay) -> None:
 
 
 def test_who_sends_byte_by_byte_keeps_nobody_out(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvevents.transport.relay.server_info._IDLE_S", 0.2)
+    monkeypatch.setattr("kvevents.transport.http_listener._IDLE_S", 0.2)
     with ServerInfo(relay, {}) as info:
         address = ("127.0.0.1", urlsplit(info.url).port)
         held = [socket.create_connection(address) for _ in range(64)]

@@ -1,12 +1,8 @@
 """Tells over HTTP where a relay publishes: the engine's `/server_info`, with the relay's sockets in it."""
 
 import contextlib
-import threading
-import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, SHUT_RDWR, SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -15,10 +11,9 @@ import msgspec
 from kvevents.errors import ConfigError, KVEventsError, TransportError
 from kvevents.transport.discovery import fetch_server_info
 from kvevents.transport.endpoints import Endpoint
+from kvevents.transport.http_listener import HttpListener
 from kvevents.transport.relay.relay import Relay
 
-_MOST_CONNECTIONS = 64
-_IDLE_S = 10.0
 _SOCKETS = {
     "endpoint",
     "endpoint_host",
@@ -64,13 +59,10 @@ class ServerInfo:
         self._last: dict[str, dict[str, Any]] = {}
         host, port = _address(listen)
         try:
-            self._server = _Server((host, port), self)
+            self._listener = HttpListener(self.answer, host, port, name="kvevents-relay-http")
         except OSError as error:
             raise TransportError(f"cannot listen on {listen}: {error.strerror or error}") from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="kvevents-relay-http", daemon=True)
-        self._thread.start()
+        self.url = self._listener.url
 
     def url_of(self, worker_id: str) -> str:
         """The base URL for whoever discovers a worker."""
@@ -92,9 +84,7 @@ class ServerInfo:
 
     def close(self) -> None:
         """Stops to listen; idempotent."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._listener.close()
 
     def __enter__(self) -> Self:
         return self
@@ -121,71 +111,6 @@ class ServerInfo:
         engine = urlsplit(self._urls.get(worker, "")).hostname
         live = Endpoint("tcp", str(ours.get("endpoint_host", "")), 1, "")
         return engine is not None and Endpoint("tcp", engine, 1, "").to_connect() == live.to_connect()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = _MOST_CONNECTIONS
-
-    def __init__(self, address: tuple[str, int], info: ServerInfo) -> None:
-        if ":" in address[0]:
-            self.address_family = AF_INET6
-        self.info = info
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        self._open: dict[Any, float] = {}
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name = ""  # without asking a name server
-        self.server_port = int(self.server_address[1])
-
-    def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)  # too many at once
-            self._end_oldest()
-            return
-        self._open[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.pop(request, None)
-            self._free.release()
-
-    def _end_oldest(self) -> None:
-        """Ends those that have had their time: who sends a request byte by byte is never idle."""
-        latest = time.monotonic() - _IDLE_S
-        for request in [request for request, since in list(self._open.items()) if since < latest]:
-            with contextlib.suppress(OSError):
-                request.shutdown(SHUT_RDWR)
-
-    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A peer that goes away in the middle is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _IDLE_S
-    protocol_version = "HTTP/1.1"
-    server_version = "kvevents"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        status, body = self.server.info.answer(urlsplit(self.path).path)
-        data = msgspec.json.encode(body)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """No line for each request."""
 
 
 def _address(listen: str) -> tuple[str, int]:
