@@ -16,18 +16,18 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from benchmarks import dynamo
 from benchmarks.peers import Unavailable
 from benchmarks.results import save
 from kvevents.caches import RadixCache
+from kvevents.coalescing import Level
 from kvevents.index import PrefixIndex
 from kvevents.recorder import EventRecorder
 from kvevents.simulation.traces import TraceRequest, read_trace
 from kvevents.wire import decode_batch
 
-Level = Literal["off", "adjacent", "chain", "compact"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 TRACE = Path(__file__).parent.parent / "data" / "mooncake_conversation_first1000.jsonl"
 PAGE_SIZE = 16

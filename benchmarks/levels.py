@@ -23,12 +23,13 @@ from typing import Any, Self
 import zmq
 
 from benchmarks import dynamo, loopback
-from benchmarks.coalesce import LEVELS, PAGE_SIZE, TRACE, Level, windows
+from benchmarks.coalesce import LEVELS, PAGE_SIZE, TRACE, windows
 from benchmarks.dynamo_indexer import DynamoIndexer
 from benchmarks.fleet_publisher import address
 from benchmarks.peers import Unavailable
 from benchmarks.results import save
 from benchmarks.workload import payload
+from kvevents.coalescing import Level
 from kvevents.events import BlockStored
 from kvevents.hashing import HashChain
 from kvevents.index import PrefixIndex

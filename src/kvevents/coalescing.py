@@ -11,6 +11,11 @@
 Events that are recorded here are coalesced by `kvevents.recorder.EventRecorder`.
 """
 
+from typing import Literal, TypeAlias
+
 from kvevents._core.coalescing import Coalescer, CoalescerStats
 
-__all__ = ["Coalescer", "CoalescerStats"]
+Level: TypeAlias = Literal["off", "adjacent", "chain", "compact"]
+"""How far events are merged; see ARCHITECTURE.md."""
+
+__all__ = ["Coalescer", "CoalescerStats", "Level"]

@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from block_streams import Batches, batches
 from consumers import Kind, consumers, key
-from kvevents.coalescing import Coalescer
+from kvevents.coalescing import Coalescer, Level
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.wire import decode_batch, encode_batch
 
-Level = Literal["off", "adjacent", "chain", "compact"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 

@@ -13,6 +13,7 @@ from kvevents.cli.duration import Duration
 from kvevents.cli.key_files import consumer_keys, publisher_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
+from kvevents.coalescing import Level
 from kvevents.errors import ConfigError, TransportError
 from kvevents.transport import Source, SourceState, discover, rank_sources
 from kvevents.transport.relay import Relay, RelaySettings, RelayStats, ServerInfo, StreamStats
@@ -28,7 +29,7 @@ def relay(
     replay_endpoint: str = "tcp://127.0.0.1:*",
     http: str = "127.0.0.1:0",
     window: Duration = _DEFAULTS.window_s,
-    coalesce: Literal["off", "adjacent", "chain", "compact"] = _DEFAULTS.coalesce,
+    coalesce: Level = _DEFAULTS.coalesce,
     dialect: Literal["auto", "sglang", "sglang-array", "vllm", "vllm-array"] = _DEFAULTS.dialect,
     log: Path | None = None,
     topic: str | None = None,

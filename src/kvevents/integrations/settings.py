@@ -6,11 +6,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Self, get_args
 
+from kvevents.coalescing import Level
 from kvevents.errors import ConfigError
-
-Coalescing: TypeAlias = Literal["off", "adjacent", "chain", "compact"]
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
 _OURS = (
@@ -61,7 +60,7 @@ class PluginSettings:
         ConfigError: neither ZMQ nor JetStream is on, or snapshots are and ZMQ is not.
     """
 
-    coalesce: Coalescing = "chain"
+    coalesce: Level = "chain"
     recorder: bool = False
     snapshot: bool = False
     zmq: bool = True
@@ -85,7 +84,7 @@ class PluginSettings:
         Raises:
             ConfigError: a value that cannot work; the message names the variable.
         """
-        levels: tuple[Coalescing, ...] = get_args(Coalescing)
+        levels: tuple[Level, ...] = get_args(Level)
         wanted = environment.get("KVEVENTS_COALESCE") or "chain"
         coalesce = next((level for level in levels if level == wanted), None)
         if coalesce is None:

@@ -1,12 +1,13 @@
 """Where a subscriber takes the batches: anything like an index."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from kvevents.errors import ConfigError, WireError
 from kvevents.events import AllBlocksCleared
+from kvevents.index import GroupSpec
 from kvevents.transport.picture import FINE, Verdict
-from kvevents.transport.source import Source
+from kvevents.transport.source import Residency, Source
 from kvevents.transport.state import Fault, Reason
 from kvevents.wire import decode_batch
 
@@ -40,12 +41,13 @@ class EventSink(Protocol):
         """Drops what a rank of a worker holds; None: all of its ranks."""
 
 
-def register(sink: EventSink, source: Source) -> None:
-    """Tells a sink that takes it what a source says of its worker, if it says anything."""
+def register(
+    sink: EventSink, worker: str, *, block_size: int | None, residency: Residency, groups: Sequence[GroupSpec]
+) -> None:
+    """Tells a sink that takes it what is known of a worker beforehand, if anything is."""
     add_worker = getattr(sink, "add_worker", None)
-    said = {"block_size": source.block_size, "residency": source.residency, "groups": source.groups or None}
-    if add_worker is not None and said != {"block_size": None, "residency": "counted", "groups": None}:
-        add_worker(source.worker_id, **said | {"groups": dict(enumerate(source.groups)) or None})
+    if add_worker is not None and (block_size is not None or residency != "counted" or groups):
+        add_worker(worker, block_size=block_size, residency=residency, groups=dict(enumerate(groups)) or None)
 
 
 def is_image(part: bytes | memoryview) -> bool:

@@ -110,7 +110,13 @@ class Subscriber:
                 position=position,
             )
             try:
-                register(self._sink, source)
+                register(
+                    self._sink,
+                    source.worker_id,
+                    block_size=source.block_size,
+                    residency=source.residency,
+                    groups=source.groups,
+                )
             except BaseException:
                 link.close(forget=False)
                 raise

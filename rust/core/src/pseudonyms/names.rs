@@ -40,11 +40,15 @@ impl Names {
         Self(key)
     }
 
-    fn fill(&self, domain: Domain, value: &[u8], out: &mut [u8]) {
+    fn reader(&self, domain: Domain, value: &[u8]) -> blake3::OutputReader {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[domain as u8]);
         hasher.update(value);
-        hasher.finalize_xof().fill(out);
+        hasher.finalize_xof()
+    }
+
+    fn fill(&self, domain: Domain, value: &[u8], out: &mut [u8]) {
+        self.reader(domain, value).fill(out);
     }
 
     fn word(&self, domain: Domain, value: &[u8]) -> u64 {
@@ -106,10 +110,7 @@ impl Names {
             Content::Known(hash) => (Domain::Tokens, hash),
             Content::Loose(hash) => (Domain::LooseTokens, hash),
         };
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[domain as u8]);
-        hasher.update(&hash.to_be_bytes());
-        let mut reader = hasher.finalize_xof();
+        let mut reader = self.reader(domain, &hash.to_be_bytes());
         let mut stretch = [0; blake3::BLOCK_LEN];
         let mut left = size;
         while left > 0 {

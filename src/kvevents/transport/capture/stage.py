@@ -30,7 +30,6 @@ class Stage:
     Attributes:
         joined: subscriptions so far.
         last: the number published last; None before the first.
-        dropped: batches that are repeated no more.
     """
 
     def __init__(self, live: ZmqSocket, router: ZmqSocket, buffer_bytes: int) -> None:
@@ -38,7 +37,6 @@ class Stage:
         self.router = router
         self.joined = 0
         self.last: int | None = None
-        self.dropped = 0
         self._room = buffer_bytes
         self._buffer: deque[tuple[int, bytes, bytes]] = deque()
 
@@ -53,7 +51,6 @@ class Stage:
         self._room -= len(payload)
         while self._room < 0 and len(self._buffer) > 1:
             self._room += len(self._buffer.popleft()[2])
-            self.dropped += 1
         return True
 
     def forget(self) -> None:

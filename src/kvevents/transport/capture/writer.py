@@ -303,9 +303,9 @@ class CaptureWriter:
         key = (source.worker_id, source.dp_rank)
         number = self._numbers.get(key)
         if number is None:
-            self._known[key] = source if isinstance(source, CaptureSource) else CaptureSource.of(source)
+            said = source if isinstance(source, CaptureSource) else CaptureSource.of(source)
             number = self._numbers[key] = len(self._numbers)
-            self._put(SourceLine(number, self._known[key]), time_ns)
+            self._put(SourceLine(number, said), time_ns)
         return number
 
     def _put(self, line: Line, time_ns: int) -> None:
@@ -363,7 +363,6 @@ class CaptureWriter:
         self._file_bytes = 0
         self._begun_at = time.monotonic()
         self._numbers: dict[tuple[str, int | None], int] = {}
-        self._known: dict[tuple[str, int | None], CaptureSource] = {}
         self._clear_buffer()
         self._stats.files += 1
         head = Head(FORMAT, VERSION, f"kvevents {__version__}", self._capture, part, time.time(), self._privacy)

@@ -9,7 +9,7 @@ from kvevents.errors import ConfigError
 from kvevents.transport.jetstream.names import Names
 from kvevents.transport.jetstream.registry import WorkerRecord
 from kvevents.transport.jetstream.source import Circumstances, LogSource
-from kvevents.transport.sink import EventSink
+from kvevents.transport.sink import EventSink, register
 from kvevents.transport.state import SourceState, State
 from kvevents.transport.subscriber import OnState
 
@@ -132,11 +132,14 @@ class Fleet:
             source.show(around)
 
     def _register(self, record: WorkerRecord) -> None:
-        add_worker: Callable[..., object] | None = getattr(self._sink, "add_worker", None)
-        if add_worker is not None and (record.block_size or record.residency != "counted" or record.groups):
-            groups = dict(enumerate(record.groups)) or None
-            with self._counting_errors("the sink's add_worker"):
-                add_worker(record.worker, block_size=record.block_size, residency=record.residency, groups=groups)
+        with self._counting_errors("the sink's add_worker"):
+            register(
+                self._sink,
+                record.worker,
+                block_size=record.block_size or None,
+                residency=record.residency,
+                groups=record.groups,
+            )
 
     def _tell(self, source: LogSource) -> None:
         state = source.state()

@@ -11,6 +11,10 @@ from kvevents.transport.jetstream.access import NatsAccess
 from kvevents.transport.jetstream.names import Names
 
 _SCHEMES = {"nats", "tls", "ws", "wss"}
+_POSITIVE = (
+    *("max_age_s", "max_bytes", "max_snapshot_bytes", "duplicate_window_s", "lease_s"),
+    *("connect_timeout_s", "retry_s", "retry_max_s", "heartbeat_s", "replicas"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +72,10 @@ class JetStreamSettings:
                 )
             if parts.scheme not in _SCHEMES or not parts.hostname:
                 raise ConfigError(f"servers: expected nats://host:port, got {server!r}")
-        for name in ("max_age_s", "max_bytes", "max_snapshot_bytes", "duplicate_window_s", "lease_s"):
-            self._check_positive(name)
-        for name in ("connect_timeout_s", "retry_s", "retry_max_s", "heartbeat_s", "replicas"):
-            self._check_positive(name)
-
-    def _check_positive(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int | float) or not value > 0:
-            raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
 
     @property
     def names(self) -> Names:

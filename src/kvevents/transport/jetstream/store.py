@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import NamedTuple
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -24,25 +25,18 @@ _LEASES_KEPT = 2
 """The bucket forgets a record after so many leases; who reads it judges it by the lease that stands in it."""
 
 
-class StreamFacts(tuple[str, int, int]):
-    """A stream at one moment: when it was made (its identity), and its first and last position."""
+class StreamFacts(NamedTuple):
+    """A stream at one moment.
 
-    __slots__ = ()
+    Attributes:
+        created: when it was made, as the broker writes it; another one with its name has another.
+        first: the position of its oldest message; one above `last` if it is empty.
+        last: the position of its newest message.
+    """
 
-    @property
-    def created(self) -> str:
-        """When it was made, as the broker writes it; another one with its name has another."""
-        return self[0]
-
-    @property
-    def first(self) -> int:
-        """The position of its oldest message; one above `last` if it is empty."""
-        return self[1]
-
-    @property
-    def last(self) -> int:
-        """The position of its newest message."""
-        return self[2]
+    created: str
+    first: int
+    last: int
 
 
 async def read_stream(connection: Connection, stream: str) -> StreamFacts:
@@ -52,7 +46,7 @@ async def read_stream(connection: Connection, stream: str) -> StreamFacts:
         TransportError: there is none, or no answer.
     """
     said = await connection.call(f"STREAM.INFO.{stream}")
-    return StreamFacts((said["created"], said["state"]["first_seq"], said["state"]["last_seq"]))
+    return StreamFacts(said["created"], said["state"]["first_seq"], said["state"]["last_seq"])
 
 
 async def read_message_id(connection: Connection, stream: str, which: dict[str, object]) -> MessageId | None:

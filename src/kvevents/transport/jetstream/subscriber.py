@@ -26,7 +26,6 @@ from kvevents.transport.subscriber import OnState
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_RECENT_IN_SNAPSHOT = 64
 
 
 class JetStreamSubscriber:

@@ -6,10 +6,9 @@ from typing import Literal
 import msgspec
 
 from kvevents._core.relay import CompactedLog, Remains
-from kvevents.coalescing import Coalescer
+from kvevents.coalescing import Coalescer, Level
 from kvevents.events import AllBlocksCleared, KVEventBatch, SkippedEvent
 from kvevents.transport.relay.dialects import recognise
-from kvevents.transport.relay.settings import Level
 from kvevents.transport.relay.stats import StreamStats
 from kvevents.wire import Dialect, encode_batch
 

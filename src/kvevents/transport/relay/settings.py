@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
+from kvevents.coalescing import Level
 from kvevents.errors import ConfigError
 from kvevents.wire import Dialect
-
-Level: TypeAlias = Literal["off", "adjacent", "chain", "compact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
