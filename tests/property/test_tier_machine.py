@@ -24,7 +24,7 @@ from kvevents.index import PrefixIndex
 from kvevents.recorder import EventRecorder
 from kvevents.wire import decode_batch
 from residency import Residency
-from tier_model import MoodyStore, TierModel, content
+from tier_model import CALLS, MoodyStore, TierModel, content
 
 PAGES = {"device": 8, "host": 10, "storage": 7}
 STATES = 4
@@ -230,7 +230,7 @@ class TierMachine(RuleBasedStateMachine):
             assert self.device["mamba"].read([state]) == content(blocks[node.end // size - 1], "mamba", size)
 
     @rule(
-        call=st.sampled_from(["backup", "load", "write", "read"]),
+        call=st.sampled_from(CALLS),
         mood=st.sampled_from(["fails", "late", "fails late", "is cancelled"]),
     )
     def mood(self, call: str, mood: str) -> None:

@@ -1,6 +1,5 @@
 """Copies that a lower tier has of what nodes have on the device."""
 
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -100,13 +99,13 @@ class Copies(Residence):
         self._let_go(self.part(node))
         self.offer(node)
 
-    @abstractmethod
-    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:
+    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:  # noqa: ARG002
         """The nodes, top first, of which a backup of `node` makes copies.
 
         They are what a prompt that ends there needs, the tier above has and this one has not. Of a node that is busy,
         a backup is under way.
         """
+        return [node] if above.has(node) and not self.has(node) else []
 
     def reset(self, nodes: Sequence[Node]) -> None:
         super().reset(nodes)
@@ -132,9 +131,6 @@ class PageCopies(Copies):
 
     def can_lose(self, node: Node) -> bool:
         return not node.locks and node.parent is not None and super().can_lose(node)
-
-    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:  # noqa: ARG002
-        return [node] if above.has(node) and not self.has(node) else []
 
 
 class WindowCopies(Copies):
@@ -166,6 +162,3 @@ class StateCopies(Copies):
 
     def split(self, upper: Node, lower: Node) -> None:
         """The state is that of the lower part's end."""
-
-    def wanted(self, node: Node, above: Residence, is_busy: Callable[[Node], bool]) -> list[Node]:  # noqa: ARG002
-        return [node] if above.has(node) and not self.has(node) else []

@@ -141,7 +141,7 @@ class FileStore:
         for block in blocks:
             path = self._path(block)
             header, data = unpacked(path)
-            if header.block.key != block.key or hashlib.blake2b(data, digest_size=CHECK_BYTES).digest() != header.check:
+            if header.block.key != block.key or check_of(data) != header.check:
                 self.damaged += 1
                 raise KVEventsError(f"{path}: expected the bytes of block {block.key.hex()}, which were altered")
             parts.append(data)
@@ -247,11 +247,16 @@ def _create(path: Path) -> int:
         return os.open(path, flags, 0o600)
 
 
+def check_of(data: bytes) -> bytes:
+    """What tells whether bytes are those that were written."""
+    return hashlib.blake2b(data, digest_size=CHECK_BYTES).digest()
+
+
 def packed(block: StoredBlock, data: bytes) -> bytes:
     """A block as the bytes of its file."""
-    check = hashlib.blake2b(data, digest_size=CHECK_BYTES).digest()
+    check = check_of(data)
     header = msgspec.msgpack.encode(Header(block, len(data), check))
-    header_check = hashlib.blake2b(header, digest_size=CHECK_BYTES).digest()
+    header_check = check_of(header)
     return b"".join([MAGIC, len(header).to_bytes(4, "little"), header_check, header, data])
 
 
@@ -269,7 +274,7 @@ def unpacked(path: Path, *, data: bool = True) -> tuple[Header, bytes]:
         length = int.from_bytes(start[len(MAGIC) : len(MAGIC) + 4], "little")
         left = os.fstat(file.fileno()).st_size - len(start)
         header = file.read(min(length, left))
-        check = hashlib.blake2b(header, digest_size=CHECK_BYTES).digest()
+        check = check_of(header)
         if not start.startswith(MAGIC) or check != start[len(MAGIC) + 4 :]:
             raise KVEventsError(f"{path}: expected the header of a block, got something else or part of one")
         try:

@@ -271,7 +271,8 @@ class HiRadixCache(UnifiedRadixCache):
     def _inserted(self, insertion: Insertion, end: Node, inserted_length: int) -> None:
         """Back up what the policy says, if host memory has room."""
         path = self._full.span(end)
-        self._note_path(end)
+        for node in path:
+            self._tiers.note(node)
         if self._writes_back:
             return
         hits = 1 if self.write_policy == "write_through" else SELECTIVE_HITS
@@ -336,11 +337,7 @@ class HiRadixCache(UnifiedRadixCache):
     def _copy_to_host(self, move: Move) -> Copying:
         if self._store is None:
             return None
-        source: array[int] = array("q")
-        target: array[int] = array("q")
-        for node in move.nodes:
-            source += move.source.part(node).slots or array("q")
-            target += move.target.part(node).slots or array("q")
+        source, target = move.source.gather(move.nodes), move.target.gather(move.nodes)
         return self._store.copy(move.target.component.group, source, target, to_host=True)
 
     def _copy_to_device(self, component: Component, source: "array[int]", target: "array[int]") -> Copying:

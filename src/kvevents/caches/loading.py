@@ -87,7 +87,7 @@ class Loader:
             [copies.part(at).slots or array("q") for at in nodes]
             for copies, nodes in zip(self._tiers.host.copies, missing, strict=True)
         ]
-        sources = [sum(slots, array("q")) for slots in parts]
+        sources = [array("q", b"".join(slots)) for slots in parts]
         try:
             self._evictor.make_room([len(source) for source in sources])
         except CapacityError:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from kvevents.caches.announcer import Announcer
@@ -75,6 +75,10 @@ class Residence(ABC):
         slots = self.allocator.allocate(count)
         self.allocator.adopt(slots)
         return slots
+
+    def gather(self, nodes: Iterable[Node]) -> "array[int]":
+        """The slots that some nodes have here, in order."""
+        return array("q", b"".join([self.part(node).slots or b"" for node in nodes]))
 
     def hold(self, node: Node, slots: "array[int]", session_id: str | None = None) -> None:
         """Put adopted slots on a node that had none."""

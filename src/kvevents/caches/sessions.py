@@ -17,9 +17,6 @@ class Sessions:
     def __init__(self) -> None:
         self._ends: dict[str, dict[Node, None]] = {}
 
-    def __contains__(self, session_id: str) -> bool:
-        return session_id in self._ends
-
     def join(self, session_id: str, node: Node) -> None:
         """A turn of a session has ended at a node."""
         at = node

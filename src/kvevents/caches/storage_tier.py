@@ -1,6 +1,5 @@
 """The tier below host memory, in a store."""
 
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 
@@ -132,10 +131,7 @@ class StorageTier(LowerTier):
 
     def _write(self, move: Move) -> Copying:
         blocks = [block for at in move.nodes for block in blocks_of(at, move.target.component.group)]
-        slots: array[int] = array("q")
-        for at in move.nodes:
-            slots += move.source.part(at).slots or array("q")
-        return self._store.write(blocks, slots)
+        return self._store.write(blocks, move.source.gather(move.nodes))
 
     def _settle(self, transfer: Transfer, error: BaseException | None) -> None:
         """Announce what was written, or undo it."""
