@@ -10,7 +10,7 @@ from kvevents.wire import Dialect
 
 CHUNK_BYTES = 1 << 20
 _MOST_CHUNK_BYTES = 8 << 20
-_MOST_BATCHES = 65_536
+MOST_BATCHES = 65_536
 """Recent batches at most, so that a replay fits the queue of the socket that sends it."""
 
 
@@ -85,7 +85,7 @@ class Backlog:
         settings = self._settings
         while len(self.recent) > 1 and not self.frozen:
             is_old = len(self.recent) > settings.replay_batches and now - self.recent[0].at > settings.replay_s
-            if not (is_old or self.recent_bytes > settings.replay_bytes or len(self.recent) > _MOST_BATCHES):
+            if not (is_old or self.recent_bytes > settings.replay_bytes or len(self.recent) > MOST_BATCHES):
                 break
             self._compact_oldest()
 
@@ -116,7 +116,10 @@ class Backlog:
 def compacted_batches(
     logs: dict[int | None, CompactedLog], dialect: Dialect, *, room: int | None = None
 ) -> list[tuple[int | None, bytes]]:
-    """Rank and bytes of the batches that are left of compacted logs, in at most `room` batches if that can be."""
+    """Rank and bytes of the batches that are left of compacted logs, in at most `room` batches if that can be.
+
+    A batch has a limit of events besides: once a batch may be larger than all are together, there are no fewer.
+    """
     for log in logs.values():
         log.compact()
     size = CHUNK_BYTES
@@ -124,6 +127,7 @@ def compacted_batches(
         batches = [
             (rank, batch) for rank, log in logs.items() for batch in log.batches(dialect=dialect, max_bytes=size)
         ]
-        if room is None or len(batches) <= max(room, len(logs)):
+        is_few = room is None or len(batches) <= max(room, len(logs))
+        if is_few or size > sum(len(batch) for _, batch in batches):
             return batches
         size *= 2
