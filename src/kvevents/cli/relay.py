@@ -1,10 +1,8 @@
 """`kvevents relay`: beside an engine, its events coalesced."""
 
 import contextlib
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,6 +11,7 @@ from kvevents.cli.duration import Duration
 from kvevents.cli.key_files import consumer_keys, publisher_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
+from kvevents.cli.pace import told_to_end
 from kvevents.coalescing import Level
 from kvevents.errors import ConfigError, TransportError
 from kvevents.transport import Source, SourceState, discover, rank_sources
@@ -89,7 +88,7 @@ def relay(
     ours, theirs = publisher_keys(keys), consumer_keys(source_keys)
     tell = _tell_json if json else _tell
     with contextlib.ExitStack() as opened:
-        stopped = opened.enter_context(_until_signal())
+        stopped = opened.enter_context(told_to_end())
         found = {
             worker: _sources(worker, stopped, replay=source_replay, topic=source_topic, ranks=source_ranks, bind=bind)
             for worker in workers
@@ -183,15 +182,3 @@ def _tell_rates(stats: RelayStats, before: StreamStats, seconds: float, *, json:
         if new := getattr(total, name) - getattr(before, name):
             note(f"{name.replace('_', ' ')}: {new} more, {getattr(total, name)} in all")
     return total
-
-
-@contextlib.contextmanager
-def _until_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    stopped = threading.Event()
-    previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -17,14 +17,13 @@ from kvevents.transport.mirror import Mirror
 from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
 from kvevents.transport.security import Doorkeeper, PublisherKeys
+from kvevents.transport.served import open_served
 from kvevents.transport.snapshot import SnapshotProvider
 from kvevents.transport.snapshot_server import SnapshotServer
 from kvevents.transport.sockets import (
     bind_socket,
     connect_socket,
-    limit_requests,
     new_context,
-    open_socket,
     release_name,
 )
 from kvevents.wire import Dialect, encode_batch
@@ -148,13 +147,13 @@ class ZmqPublisher:
         self._replays: ReplayServer | None = None
         self._context = new_context()
         self._doorkeeper = None if keys is None else Doorkeeper(self._context, keys)
-        self._pub = open_socket(zmq.PUB, live, self._context)
         try:
-            self._pub.setsockopt(zmq.SNDHWM, hwm)
+            self._pub = open_served(zmq.PUB, live, self._context, hwm=hwm, keys=keys)
+        except BaseException:
+            self._end_context()
+            raise
+        try:
             self._pub.setsockopt(zmq.LINGER, linger_ms)
-            limit_requests(self._pub)
-            if keys is not None:
-                keys.secure(self._pub)
             open_live = bind_socket if (binds(live) if bind is None else bind) else connect_socket
             self.endpoint = open_live(self._pub, live)
             if replay is not None:

@@ -10,9 +10,10 @@ import zmq
 
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
 from kvevents.transport.security import PublisherKeys
+from kvevents.transport.served import open_served
 from kvevents.transport.snapshot import SNAPSHOT_MARK
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import ZmqContext, bind_socket, limit_requests, open_socket, release_name
+from kvevents.transport.sockets import ZmqContext, bind_socket, release_name
 from kvevents.transport.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
@@ -80,12 +81,8 @@ class ReplayServer:
         self._linger_ms = linger_ms
         self._closing = False
         self._requests = self._replayed = self._malformed = self._failed = 0
-        self._router = open_socket(zmq.ROUTER, endpoint, context)
+        self._router = open_served(zmq.ROUTER, endpoint, context, hwm=send_hwm, keys=keys)
         try:
-            self._router.setsockopt(zmq.SNDHWM, send_hwm)
-            limit_requests(self._router)
-            if keys is not None:
-                keys.secure(self._router)
             self.endpoint = bind_socket(self._router, endpoint)
         except BaseException:
             self._router.close(0)

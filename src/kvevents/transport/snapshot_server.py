@@ -58,7 +58,6 @@ class SnapshotServer:
         provider: takes a snapshot.
         payload_of: the bytes of a batch by number, None where they are not at hand any more; what consumers
             recognise the publisher's life by.
-        on_ready: called by the server's thread when a snapshot has been taken or could not be.
         fresh_s: how long a snapshot is handed out to whoever begins.
         keep_s: how long after the last question it is kept.
         max_bytes: a larger one is not offered.
@@ -72,7 +71,6 @@ class SnapshotServer:
         provider: SnapshotProvider,
         *,
         payload_of: Callable[[int], bytes | None] = lambda _: None,
-        on_ready: Callable[[], object] = lambda: None,
         fresh_s: float = 1.0,
         keep_s: float = 30.0,
         max_bytes: int = 1 << 30,
@@ -81,7 +79,6 @@ class SnapshotServer:
             raise ConfigError(f"snapshot: expected a callable that takes one, got {provider!r}")
         self._provider = provider
         self._payload_of = payload_of
-        self._on_ready = on_ready
         self._fresh_s = fresh_s
         self._keep_s = keep_s
         self._asked_at = float("-inf")
@@ -166,7 +163,6 @@ class SnapshotServer:
                     self._keep(taken)
             self._settled_at = time.monotonic()
             self._wanted.clear()
-            self._on_ready()
 
     def _take(self) -> _Held | str:
         given = self._provider()

@@ -55,10 +55,6 @@ class Source:
         if not isinstance(self.worker_id, str) or not self.worker_id:
             raise ConfigError(f"worker_id: expected a name, got {self.worker_id!r}")
         self._check_endpoints(where)
-        if self.snapshot and self.replay_endpoint is None:
-            raise ConfigError(
-                f"{where}: expected a replay_endpoint with snapshot=True: that is where they are asked for"
-            )
         if self.dp_rank is not None and (not isinstance(self.dp_rank, int) or self.dp_rank < 0):
             raise ConfigError(f"{where}: expected dp_rank to be None or 0 and more, got {self.dp_rank!r}")
         if not isinstance(self.topic, str):

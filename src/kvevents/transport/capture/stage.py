@@ -8,7 +8,8 @@ from kvevents.errors import TransportError
 from kvevents.transport.endpoints import Endpoint, rank_endpoint
 from kvevents.transport.frames import END_MARK, read_request, sequence_frame
 from kvevents.transport.security import PublisherKeys
-from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket, limit_requests, open_socket
+from kvevents.transport.served import open_served
+from kvevents.transport.sockets import ZmqContext, ZmqSocket, bind_socket
 
 _LINGER_MS = 1_000
 _ATTEMPTS = 100
@@ -137,12 +138,8 @@ def _bind_ranks(
         try:
             base = endpoint
             for rank in range(ranks):
-                socket = open_socket(kind, endpoint, context)
+                socket = open_served(kind, endpoint, context, hwm=hwm, keys=keys)
                 sockets.append(socket)
-                socket.setsockopt(zmq.SNDHWM, hwm)
-                limit_requests(socket)
-                if keys is not None:
-                    keys.secure(socket)
                 bound = bind_socket(socket, rank_endpoint(base, rank))
                 if rank == 0:
                     base = bound

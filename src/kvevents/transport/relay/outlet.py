@@ -3,14 +3,15 @@
 import zmq
 
 from kvevents.transport.frames import sequence_frame
-from kvevents.transport.relay.backlog import Sent
+from kvevents.transport.relay.backlog import MOST_BATCHES, Sent
 from kvevents.transport.relay.stream import Stream
 from kvevents.transport.replay_server import ReplayServer, ReplayServerStats
 from kvevents.transport.security import PublisherKeys
+from kvevents.transport.served import open_served
 from kvevents.transport.snapshot_server import SnapshotServer
-from kvevents.transport.sockets import ZmqContext, bind_socket, limit_requests, open_socket
+from kvevents.transport.sockets import ZmqContext, bind_socket
 
-_REPLAY_HWM = 2 * 65_536
+_REPLAY_HWM = 2 * MOST_BATCHES
 _LINGER_MS = 1_000
 
 
@@ -49,12 +50,8 @@ class Outlet:
     ) -> None:
         self._topic = topic.encode()
         self._snapshots = SnapshotServer(stream.snapshot, payload_of=stream.payload_of)
-        self._pub = open_socket(zmq.PUB, live, context)
+        self._pub = open_served(zmq.PUB, live, context, hwm=hwm, keys=keys)
         try:
-            self._pub.setsockopt(zmq.SNDHWM, hwm)
-            limit_requests(self._pub)
-            if keys is not None:
-                keys.secure(self._pub)
             self.endpoint = bind_socket(self._pub, live)
             self._replays = ReplayServer(
                 replay,

@@ -10,6 +10,7 @@ from kvevents._core.relay import CompactedLog
 from kvevents._core.wire import batch_rank
 from kvevents.errors import WireError
 from kvevents.events import KVEventBatch, SkippedEvent
+from kvevents.transport.discovery import MAX_RANKS
 from kvevents.transport.picture import Position
 from kvevents.transport.relay.backlog import Backlog, Sent, compacted_batches
 from kvevents.transport.relay.journal import SKIP, Restored
@@ -22,7 +23,6 @@ from kvevents.transport.source import Source
 from kvevents.transport.state import SourceState, State
 from kvevents.wire import Dialect, encode_batch
 
-MOST_RANKS = 1_024
 _BACK_PRESSURE_S = 0.05
 _COMPACT_BYTES = 16 << 20
 _LOSE_S = 10.0
@@ -263,8 +263,8 @@ class Stream:
             self._changed.notify_all()
 
     def _new_lane(self, rank: int | None) -> Lane:
-        if len(self._lanes) >= MOST_RANKS:
-            raise WireError(f"expected at most {MOST_RANKS} ranks from one source, got another one, {rank}", 0)
+        if len(self._lanes) >= MAX_RANKS:
+            raise WireError(f"expected at most {MAX_RANKS} ranks from one source, got another one, {rank}", 0)
         lane = Lane(rank, self._settings.coalesce, self._settings.dialect, self.stats)
         lane.clear()
         return lane
