@@ -94,7 +94,7 @@ impl Carried {
     fn is_aligned(&self, body: &Body) -> bool {
         let blocks = self.keys.len();
         let has_all_entries = body.extra_keys.as_ref().is_none_or(|entries| entries.len() == blocks);
-        has_all_entries && (blocks as u64).checked_mul(body.block_size) == Some(body.tokens.len() as u64)
+        has_all_entries && body.covers(blocks)
     }
 
     /// Of a store: whether its group is one in which a prefix is of use only as a whole.
@@ -111,9 +111,17 @@ impl Carried {
     /// Of a store: whether it would be aligned if it named so many blocks.
     pub fn would_align(&self, blocks: usize) -> bool {
         match &self.kind {
-            Kind::Stored(body) => (blocks as u64).checked_mul(body.block_size) == Some(body.tokens.len() as u64),
+            Kind::Stored(body) => body.covers(blocks),
             _ => false,
         }
+    }
+
+    /// Keep the blocks at positions that are true, and whatever tokens there are.
+    fn retain_blocks(&mut self, keep: &[bool]) {
+        let mut kept = keep.iter();
+        self.keys.retain(|_| *kept.next().unwrap_or(&false));
+        self.hashes.retain(keep);
+        self.last = self.hashes.start_of_last();
     }
 
     /// Keep the blocks at these positions; of an aligned store, they are the first so many. Another store keeps all of its
@@ -122,34 +130,27 @@ impl Carried {
         if self.standing().aligned {
             self.retain(keep);
         } else {
-            let mut kept = keep.iter();
-            self.keys.retain(|_| *kept.next().unwrap_or(&false));
-            self.hashes.retain(keep);
-            self.last = self.hashes.start_of_last();
+            self.retain_blocks(keep);
         }
     }
 
     /// The same store of some of its blocks, if it is aligned: those at positions from `from` up to and with `to`.
     pub fn part(&self, from: usize, to: usize) -> Self {
         let mut part = self.clone();
-        let is_kept = |at: usize| from <= at && at <= to;
+        let blocks = from..to + 1;
         if let Kind::Stored(body) = &mut part.kind {
             let size = body.block_size as usize;
             if from > 0 {
-                let mut above = self.hashes.clone();
-                above.retain(&(0..self.keys.len()).map(|at| at + 1 == from).collect::<Vec<_>>());
+                let above = self.hashes.slice(from - 1..from);
                 body.parent = Some((self.keys[from - 1], above.bytes().into()));
             }
-            let tokens = body.tokens.len();
-            body.tokens
-                .retain(&(0..tokens).map(|token| is_kept(token / size)).collect::<Vec<_>>());
+            body.tokens = body.tokens.slice(from * size..(to + 1) * size);
             if let Some(entries) = &mut body.extra_keys {
-                entries.retain(&(0..self.keys.len()).map(is_kept).collect::<Vec<_>>());
+                *entries = entries.slice(blocks.clone());
             }
         }
-        part.keys = self.keys[from..=to].to_vec();
-        part.hashes
-            .retain(&(0..self.keys.len()).map(is_kept).collect::<Vec<_>>());
+        part.keys = self.keys[blocks.clone()].to_vec();
+        part.hashes = self.hashes.slice(blocks);
         part.last = part.hashes.start_of_last();
         part
     }
@@ -169,6 +170,11 @@ impl Carried {
 }
 
 impl Body {
+    /// Whether its tokens are those of so many whole blocks.
+    fn covers(&self, blocks: usize) -> bool {
+        (blocks as u64).checked_mul(self.block_size) == Some(self.tokens.len() as u64)
+    }
+
     fn new(stored: &Stored<'_>, frame: Frame) -> Self {
         let mut tokens = Encoded::default();
         tokens.extend(stored.token_ids.len(), |out| out.raw(stored.token_ids.bytes()));
@@ -268,10 +274,7 @@ impl Waiting for Carried {
     }
 
     fn retain(&mut self, keep: &[bool]) {
-        let mut kept = keep.iter();
-        self.keys.retain(|_| *kept.next().unwrap_or(&false));
-        self.hashes.retain(keep);
-        self.last = self.hashes.start_of_last();
+        self.retain_blocks(keep);
         if let Kind::Stored(body) = &mut self.kind {
             let blocks = self.keys.len();
             body.tokens.truncate(blocks * body.block_size as usize);

@@ -105,8 +105,9 @@ impl Coalescer {
                 got: batch.dp_rank,
             });
         }
+        let mut scratch = Writer::new();
         for event in &batch.events {
-            self.check_place(event)?;
+            self.check_place(event, &mut scratch)?;
         }
         self.last = Some((batch.ts, batch.dp_rank));
         let events = batch.events.len() + batch.skipped.len();
@@ -130,17 +131,17 @@ impl Coalescer {
 
     /// Add an event that was read already.
     pub fn push(&mut self, event: &Event<'_>) -> Result<(), NoPlace> {
-        self.check_place(event)?;
+        self.check_place(event, &mut Writer::new())?;
         self.stats.events += 1;
         self.wait(Carried::new(event));
         Ok(())
     }
 
     /// Whether the dialect can say all that an event says.
-    fn check_place(&self, event: &Event<'_>) -> Result<(), NoPlace> {
+    fn check_place(&self, event: &Event<'_>, scratch: &mut Writer) -> Result<(), NoPlace> {
         match self.settings.dialect.shape {
             Shape::Map => Ok(()),
-            Shape::Array => write_event(&mut Writer::new(), &self.settings.dialect, event),
+            Shape::Array => write_event(scratch, &self.settings.dialect, event),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Values that go onto the wire side by side, encoded when they come.
 
+use std::ops::Range;
+
 use crate::tokens::TokenSlice;
 use crate::wire::{Cursor, Field, TYPE, Tag, Writer};
 
@@ -50,6 +52,15 @@ impl Encoded {
             kept.extend(1, |values| values.raw(value));
         }
         *self = kept;
+    }
+
+    /// The values of a range of positions.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let mut part = Self::default();
+        for value in self.iter().skip(range.start).take(range.len()) {
+            part.extend(1, |values| values.raw(value));
+        }
+        part
     }
 
     /// Keep the first `count` values.

@@ -7,7 +7,7 @@ use super::blocks::{BlockNumber, Chunk};
 use super::forest::{By, Forest, Nearby};
 use super::slice::{Action, Slice};
 use super::state::State;
-use super::table::empty_slots;
+use super::table::{SHARDS, empty_slots};
 
 /// Memory that a forest will need for the next blocks.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,25 @@ pub enum Need {
     },
     /// A chunk will be full.
     Chunk,
+}
+
+/// What a slice needs, each thing once.
+#[derive(Default)]
+struct Needs {
+    needs: Vec<Need>,
+    shards: [[u64; SHARDS / 64]; 2],
+}
+
+impl Needs {
+    /// A shard of a table has to grow.
+    fn push_shard(&mut self, by: By, key: u64, shard: usize, slots: usize) {
+        let seen = &mut self.shards[by as usize][shard / 64];
+        let bit = 1 << (shard % 64);
+        if *seen & bit == 0 {
+            *seen |= bit;
+            self.needs.push(Need::Shard { by, key, slots });
+        }
+    }
 }
 
 impl PrefixIndex {
@@ -70,19 +89,18 @@ impl State {
 
     /// Ask the processor for what a slice of a source's batch will look at. Gives what memory it will need.
     fn look_ahead(&self, number: u32, slice: &Slice<'_>) -> Vec<Need> {
-        let mut needs = Vec::new();
         let Some(source) = self.sources[number as usize].as_ref() else {
-            return needs;
+            return Vec::new();
         };
         let Some(forest) = source.geometry.and_then(|geometry| self.forests.get(geometry)) else {
-            return needs;
+            return Vec::new();
         };
+        let mut needs = Needs::default();
+        let mut blocks = 0;
         for action in slice.actions() {
             match action {
                 Action::Store(store) => {
-                    if forest.blocks.wants_chunk(store.blocks.len()) {
-                        needs.push(Need::Chunk);
-                    }
+                    blocks += store.blocks.len();
                     for (block, content) in store.foreseen() {
                         forest.expect(block, content, &mut needs);
                     }
@@ -102,19 +120,23 @@ impl State {
                 Action::Clear => {}
             }
         }
-        needs
+        if blocks > 0 && forest.blocks.wants_chunk(blocks) {
+            needs.needs.push(Need::Chunk);
+        }
+        needs.needs
     }
 }
 
 impl Forest {
     /// A block may be stored next.
-    fn expect(&self, engine: u64, content: Option<u64>, needs: &mut Vec<Need>) {
+    fn expect(&self, engine: u64, content: Option<u64>, needs: &mut Needs) {
         self.table(By::Engine).prefetch(engine);
         let Some(content) = content else { return };
         self.table(By::Content).prefetch(content);
         for (by, key) in [(By::Engine, engine), (By::Content, content)] {
-            if let Some(slots) = self.table(by).wants(key) {
-                needs.push(Need::Shard { by, key, slots });
+            let table = self.table(by);
+            if let Some(slots) = table.wants(key) {
+                needs.push_shard(by, key, table.shard(key), slots);
             }
         }
     }

@@ -166,10 +166,10 @@ impl Source {
             self.held = self.count_held(forests);
         }
         let full = self.groups.kind(group) == Kind::Full;
-        let cut = match (store.units, self.judge(store)) {
-            (0, _) => Cut::Whole,
-            (_, judged) if full => judged?,
-            (_, Ok(Cut::Partial)) => Cut::Partial,
+        let cut = match store.units {
+            0 => Cut::Whole,
+            _ if full => self.judge(store)?,
+            _ if matches!(self.judge(store), Ok(Cut::Partial)) => Cut::Partial,
             _ => Cut::Whole,
         };
         if cut == Cut::Larger {

@@ -11,6 +11,8 @@
 use std::hash::{BuildHasher, RandomState};
 
 const SHARD_BITS: u32 = 9;
+/// In how many parts a table grows.
+pub const SHARDS: usize = 1 << SHARD_BITS;
 /// Most entries that 100 slots may hold; linear probing gets slow above.
 const MAX_LOAD_PERCENT: usize = 75;
 const MIN_SLOTS: usize = 4;
@@ -37,7 +39,7 @@ struct Shard {
 impl Default for BlockTable {
     fn default() -> Self {
         Self {
-            shards: vec![Shard::default(); 1 << SHARD_BITS].into_boxed_slice(),
+            shards: vec![Shard::default(); SHARDS].into_boxed_slice(),
             slots: 0,
             secret: RandomState::new().hash_one(0),
         }
@@ -135,9 +137,14 @@ impl BlockTable {
         self.slots = self.slots + shard.slots.len() - before;
     }
 
+    /// The shard that a key belongs to.
+    pub fn shard(&self, key: u64) -> usize {
+        shard_of(self.tag(key))
+    }
+
     /// How many slots the key's shard will have once it has grown, if it has to for the next entry.
     pub fn wants(&self, key: u64) -> Option<usize> {
-        let place = shard_of(self.tag(key));
+        let place = self.shard(key);
         let shard = &self.shards[place];
         shard.is_full().then(|| more_slots(shard.slots.len(), place))
     }

@@ -22,6 +22,19 @@ pub fn read_batch_with_ids<'a>(data: &'a [u8], limits: &Limits, ids: &mut Vec<u3
     read(data, limits, Some(ids), None)
 }
 
+/// The same for a caller who writes the events again as they came: in which order they have which fields.
+pub fn read_batch_in_order<'a>(
+    data: &'a [u8],
+    limits: &Limits,
+    ids: &mut Vec<u32>,
+    order: &mut FieldOrder,
+) -> Result<Batch<'a>, WireError> {
+    ids.clear();
+    order.fields.clear();
+    order.ends.clear();
+    read(data, limits, Some(ids), Some(order))
+}
+
 /// The rank that a batch names, without reading its events: they are only passed over.
 pub fn read_rank(data: &[u8]) -> Result<Option<i64>, WireError> {
     let mut cursor = Cursor::new(data);
@@ -46,19 +59,6 @@ pub fn read_rank(data: &[u8]) -> Result<Option<i64>, WireError> {
         }
         _ => Ok(None),
     }
-}
-
-/// The same for a caller who writes the events again as they came: in which order they have which fields.
-pub fn read_batch_in_order<'a>(
-    data: &'a [u8],
-    limits: &Limits,
-    ids: &mut Vec<u32>,
-    order: &mut FieldOrder,
-) -> Result<Batch<'a>, WireError> {
-    ids.clear();
-    order.fields.clear();
-    order.ends.clear();
-    read(data, limits, Some(ids), Some(order))
 }
 
 /// The fields that each event of a batch came with, nil or not, in their order.
