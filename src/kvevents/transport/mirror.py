@@ -55,9 +55,11 @@ class Mirror:
         self._next = sequence + 1
         try:
             report = self._index.apply(_OWN, payload, seq=sequence)
-        except KVEventsError:  # broken, or of a rank too many
+        except Exception as error:
             self._doubtful = self._ranks.copy()
-            return
+            if isinstance(error, KVEventsError):  # broken, or of a rank too many: nothing that is wrong here
+                return
+            raise
         self._ranks.add(report.dp_rank)
         verdict = judge(report, sequence, payload)
         if verdict.cleared and self._doubtful is not None:
