@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import msgspec
 
 COMMAND = (sys.executable, "-m", "kvevents", "engine")
@@ -29,6 +30,13 @@ class EngineProcess:
     process: subprocess.Popen[str]
     url: str
     kv_events: dict[str, Any]
+
+    def holdings(self) -> dict[int, dict[str, set[int]]]:
+        """Blocks of each rank and tier, as the engine says."""
+        ranks = httpx.get(f"{self.url}/holdings", timeout=DEADLINE_S).raise_for_status().json()["ranks"]
+        return {
+            rank["dp_rank"]: {tier: set(blocks) for tier, blocks in rank["tiers"].items() if blocks} for rank in ranks
+        }
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
         """Signal it and wait; its exit code and what it wrote since it was ready."""

@@ -42,11 +42,6 @@ def known(index: PrefixIndex) -> dict[int | None, dict[str, set[int]]]:
     }
 
 
-def holdings(engine: EngineProcess) -> dict[int, dict[str, set[int]]]:
-    ranks = httpx.get(f"{engine.url}/holdings", timeout=30).raise_for_status().json()["ranks"]
-    return {rank["dp_rank"]: {tier: set(blocks) for tier, blocks in rank["tiers"].items() if blocks} for rank in ranks}
-
-
 @pytest.mark.parametrize("cache", [("radix",), ("block_pool", "--hash-seed", "0"), ("hierarchical",)])
 def test_a_late_router_is_live_and_right(cache: tuple[str, ...]) -> None:
     index = PrefixIndex(PAGE)
@@ -55,11 +50,11 @@ def test_a_late_router_is_live_and_right(cache: tuple[str, ...]) -> None:
         fill(engine)
         with Subscriber(discover(engine.url, worker_id="w"), index) as subscriber:
             assert subscriber.wait_live(30)
-            assert known(index) == holdings(engine)
+            assert known(index) == engine.holdings()
             for rank in range(RANKS):
                 assert subscriber.state("w", rank).counters.snapshots == 1
             fill(engine)
-            until(lambda: known(index) == holdings(engine), "agreement after the snapshot")
+            until(lambda: known(index) == engine.holdings(), "agreement after the snapshot")
 
 
 def test_without_snapshots_it_says_that_it_does_not_know() -> None:

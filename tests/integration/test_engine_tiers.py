@@ -29,12 +29,6 @@ def complete(engine: EngineProcess, prompt: list[int], rank: int = 0) -> int:
     return cached
 
 
-def holdings(engine: EngineProcess) -> dict[int, dict[str, set[int]]]:
-    """Blocks of each rank and tier, as the engine says."""
-    ranks = httpx.get(f"{engine.url}/holdings", timeout=30).raise_for_status().json()["ranks"]
-    return {rank["dp_rank"]: {tier: set(blocks) for tier, blocks in rank["tiers"].items() if blocks} for rank in ranks}
-
-
 def prompt(number: int) -> list[int]:
     return list(range(1000 * number, 1000 * number + 12 * PAGE))
 
@@ -47,7 +41,7 @@ def test_an_index_of_its_events_agrees_in_every_tier(tmp_path: Path, policy: str
     index = PrefixIndex(PAGE)
 
     def agrees() -> bool:
-        held = holdings(engine)
+        held = engine.holdings()
         known = index.holdings("w")
         return all({tier: ids for tier, ids in known.get(rank, {}).items() if ids} == held[rank] for rank in held)
 
@@ -55,7 +49,7 @@ def test_an_index_of_its_events_agrees_in_every_tier(tmp_path: Path, policy: str
         for number in range(6):
             complete(engine, prompt(number), rank=number % 2)
             until(agrees)
-        tiers = holdings(engine)[0]
+        tiers = engine.holdings()[0]
         assert set(tiers) == {"GPU", "CPU_PINNED", medium}
         lower = tiers["CPU_PINNED"] | tiers[medium]
         assert len(lower - tiers["GPU"]) >= 12
@@ -70,14 +64,14 @@ def test_an_index_of_its_events_agrees_in_every_tier(tmp_path: Path, policy: str
     kept = tiers[medium]
     with running_engine(*options) as engine, Subscriber(discover(engine.url, worker_id="w"), index):
         until(agrees)
-        again = holdings(engine)[0]
+        again = engine.holdings()[0]
         assert set(again) == {medium}
         assert again[medium] >= kept
         assert complete(engine, prompt(0)) == 11 * PAGE
         until(agrees)
         assert httpx.post(f"{engine.url}/flush_cache", timeout=30).is_success
         until(agrees)
-        assert holdings(engine) == {0: {}, 1: {}}
+        assert engine.holdings() == {0: {}, 1: {}}
     assert not list((tmp_path / "kv").rglob("*.block"))
 
 

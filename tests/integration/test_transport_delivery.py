@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from goldens import archive, capture
-from kvevents.transport import DeliverySettings, Reason, Source, SourceState, State, Subscriber, ZmqPublisher
+from kvevents.transport import DeliverySettings, Reason, Source, State, Subscriber, ZmqPublisher
 from kvevents.wire import decode_batch
+from reached import reached
 from recording_sink import RecordingSink
 from zmq_peers import PlainEngine, out_of_breath, until
 
@@ -20,15 +21,6 @@ PATIENT = DeliverySettings(idle_probe_s=600, settle_s=600)
 
 def source(engine: PlainEngine, *, replay: bool = True, topic: str = "kv") -> Source:
     return Source("w", engine.endpoint, replay_endpoint=engine.replay_endpoint if replay else None, topic=topic)
-
-
-def reached(subscriber: Subscriber, state: State, reason: Reason | None = None) -> SourceState:
-    def check() -> SourceState | None:
-        now = subscriber.state("w")
-        return now if now.state is state and reason in {None, now.code} else None
-
-    result: SourceState = until(check, f"{state} for {reason}")
-    return result
 
 
 def test_case_14_a_late_joiner_applies_the_past_then_the_present_each_once() -> None:

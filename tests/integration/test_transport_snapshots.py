@@ -9,10 +9,11 @@ from kvevents.caches import RadixCache
 from kvevents.errors import ConfigError
 from kvevents.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from kvevents.index import PrefixIndex
-from kvevents.transport import DeliverySettings, Reason, Source, SourceState, State, Subscriber, ZmqPublisher
+from kvevents.transport import DeliverySettings, Reason, Source, State, Subscriber, ZmqPublisher
 from kvevents.transport.mirror import Mirror
 from kvevents.transport.replay_buffer import ReplayBuffer
 from kvevents.wire import encode_batch
+from reached import reached
 from recording_sink import RecordingSink
 from zmq_peers import PlainEngine, until
 
@@ -47,15 +48,6 @@ def held(index: PrefixIndex, worker: str = "w", rank: int | None = 0) -> set[int
 
 def source(publisher: ZmqPublisher, **fields: Any) -> Source:
     return Source("w", publisher.endpoint, replay_endpoint=publisher.replay_endpoint, **fields)
-
-
-def reached(subscriber: Subscriber, state: State, reason: Reason | None = None) -> SourceState:
-    def check() -> SourceState | None:
-        now = subscriber.state("w")
-        return now if now.state is state and reason in {None, now.code} else None
-
-    found: SourceState = until(check, f"{state} for {reason}")
-    return found
 
 
 @pytest.mark.parametrize("said", [None, True])

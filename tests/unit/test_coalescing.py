@@ -18,6 +18,7 @@ from kvevents.events import (
     KVEventBatch,
 )
 from kvevents.wire import decode_batch, encode_batch
+from merging import ONE_FIELD_APART
 from payloads import pack, stored_map
 
 
@@ -136,27 +137,7 @@ class TestWindow:
 
 
 class TestEvents:
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"medium": "CPU_PINNED"},
-            {"medium": None},
-            {"lora_name": "adapter"},
-            {"lora_id": 1},
-            {"block_size": 2, "token_ids": [3, 4]},
-            {"cache_salt": "salt"},
-            {"session_id": "session"},
-            {"group_idx": 0},
-            {"kv_cache_spec_kind": "full_attention"},
-            {"kv_cache_spec_sliding_window": 4},
-            {"locality": "REMOTE"},
-            {"ownership": "shared"},
-            {"extra_keys": [None]},
-            {"unknown_fields": {"new": 1}},
-            {"token_ids": [(3, 4)]},
-        ],
-        ids=lambda fields: next(iter(fields)),
-    )
+    @pytest.mark.parametrize("fields", ONE_FIELD_APART, ids=lambda fields: next(iter(fields)))
     def test_every_field_goes_on_and_keeps_stores_apart_that_differ_in_it(self, fields: dict[str, Any]) -> None:
         events: list[KVCacheEvent] = [stored([1, 2]), stored([3], 2, **fields)]
         assert coalesced(*events) == events

@@ -19,6 +19,7 @@ from kvevents.events import (
 from kvevents.hashing import HashChain, block_hashes
 from kvevents.recorder import EventRecorder, KVCacheEventMixin
 from kvevents.wire import decode_batch
+from merging import ONE_FIELD_APART
 
 
 def shape(events: list[Any]) -> list[tuple[str, int]]:
@@ -53,27 +54,7 @@ class TestMergeRule:
     def test_removals_from_one_tier_become_one_event(self) -> None:
         assert self.queue(BlockRemoved([1], "GPU"), BlockRemoved([7, 3], "GPU")) == [BlockRemoved([1, 7, 3], "GPU")]
 
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"medium": "CPU_PINNED"},
-            {"medium": None},
-            {"lora_name": "adapter"},
-            {"lora_id": 1},
-            {"block_size": 2, "token_ids": [3, 4]},
-            {"cache_salt": "salt"},
-            {"session_id": "session"},
-            {"group_idx": 0},
-            {"kv_cache_spec_kind": "full_attention"},
-            {"kv_cache_spec_sliding_window": 4},
-            {"locality": "REMOTE"},
-            {"ownership": "shared"},
-            {"extra_keys": [None]},
-            {"unknown_fields": {"new": 1}},
-            {"token_ids": [(3, 4)]},
-        ],
-        ids=lambda fields: next(iter(fields)),
-    )
+    @pytest.mark.parametrize("fields", ONE_FIELD_APART, ids=lambda fields: next(iter(fields)))
     def test_stores_that_differ_in_one_field_stay_apart(self, fields: dict[str, Any]) -> None:
         assert len(self.queue(stored([1, 2]), stored([3], parent=2, **fields))) == 2
 
