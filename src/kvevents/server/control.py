@@ -6,11 +6,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvevents.routing import POLICIES, Decision, make_policy
+from kvevents.routing import Decision, make_policy
 from kvevents.server.body import read_body
 from kvevents.server.errors import HttpError
 from kvevents.server.service import Service
-from kvevents.server.worker import Worker
+from kvevents.server.stats import Statistics
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,6 +29,7 @@ class Control:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._statistics = Statistics(service)
 
     async def route(self, request: Request) -> Response:
         """`POST /route`: where this prompt would go. Takes a turn, as a request would, but opens none."""
@@ -69,13 +70,13 @@ class Control:
 
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`: every worker, its load and the state of its events."""
-        return _json({"workers": [self._worker(worker) for worker in self._service.fleet.workers]})
+        return _json({"workers": self._statistics.workers()})
 
     async def add_worker(self, request: Request) -> Response:
         """`POST /workers` with `{url, id?}`: take in a worker; it is asked before the answer is given."""
         asked = _decode(await self._body(request), _AddWorker)
         worker = await self._service.fleet.add(asked.url, worker_id=asked.id)
-        return _json(self._worker(worker), status=201)
+        return _json(self._statistics.worker(worker), status=201)
 
     async def remove_worker(self, request: Request) -> Response:
         """`DELETE /workers/{id}`: send it no more requests; those it works on go on."""
@@ -104,24 +105,8 @@ class Control:
         return _json({"policy": asked.policy})
 
     async def stats(self, _request: Request) -> Response:
-        """`GET /stats`: index, workers and sums per policy."""
-        service = self._service
-        outcomes: dict[str, dict[str, int]] = {}
-        for (worker, outcome), count in service.ledger.outcomes.items():
-            outcomes.setdefault(worker, {})[outcome] = count
-        return _json(
-            {
-                "policy": service.router.policy.name,
-                "policies": list(POLICIES),
-                "block_size": service.fleet.index.block_size,
-                "requests": service.ledger.policies,
-                "outcomes": outcomes,
-                "unplaced_requests": service.ledger.unplaced,
-                "unread_prompts": service.ledger.unread,
-                "workers": [self._worker(worker) for worker in service.fleet.workers],
-                "index": service.fleet.index.stats(),
-            }
-        )
+        """`GET /stats`: every figure in one document."""
+        return _json(self._statistics.document())
 
     async def metrics(self, _request: Request) -> Response:
         """`GET /metrics`: Prometheus' text format."""
@@ -138,33 +123,6 @@ class Control:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request.scope, request.receive, limit=self._service.settings.max_body_bytes)
-
-    def _worker(self, worker: Worker) -> dict[str, Any]:
-        loads = self._service.router.loads()
-        states = self._service.fleet.source_states(worker)
-        return {
-            "id": worker.id,
-            "url": worker.url,
-            "up": worker.up,
-            "reason": worker.reason,
-            "models": sorted(worker.models),
-            "ranks": [
-                {"dp_rank": rank, "requests": load.requests, "queued_tokens": load.queued, "decode_tokens": load.decode}
-                for (name, rank), load in loads.items()
-                if name == worker.id
-            ],
-            "events": "received" if worker.sources else worker.events,
-            "sources": [
-                {
-                    "dp_rank": source.dp_rank,
-                    "endpoint": source.endpoint,
-                    "replay_endpoint": source.replay_endpoint,
-                    "block_size": source.block_size,
-                    **msgspec.structs.asdict(states[source.dp_rank]),
-                }
-                for source in worker.sources
-            ],
-        }
 
 
 def _no_such(worker_id: str) -> HttpError:

@@ -1,0 +1,159 @@
+"""`GET /stats`: every figure of the router in one JSON document. What shows figures takes them from here."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from kvevents.index import IndexStats, SourceStats
+from kvevents.routing import POLICIES
+from kvevents.routing.load import Load
+from kvevents.server.ledger import PolicyCounts
+from kvevents.server.service import Service
+from kvevents.server.worker import Worker
+from kvevents.transport import SourceCounters, SourceState, State
+
+DOWN = "down"
+"""State of a worker that takes no requests."""
+BLIND = "blind"
+"""State of a worker that takes requests and whose events are not received."""
+
+_WORST_FIRST = (State.LOST, State.DEGRADED, State.RECOVERING, State.CONNECTING, State.LIVE)
+
+
+class Statistics:
+    """Reads the figures where they are kept; keeps none itself."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._started = time.time()
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as it is now; JSON-ready but for msgspec's structs."""
+        service = self._service
+        index = service.fleet.index.stats()
+        outcomes: dict[str, dict[str, int]] = {}
+        for (worker, outcome), count in service.ledger.outcomes.items():
+            outcomes.setdefault(worker, {})[outcome] = count
+        states = [state for worker in service.fleet.workers for state in service.fleet.source_states(worker).values()]
+        return {
+            "now": time.time(),
+            "started": self._started,
+            "policy": service.router.policy.name,
+            "policies": list(POLICIES),
+            "block_size": service.fleet.index.block_size,
+            "requests": service.ledger.policies,
+            "totals": totals(service.ledger.policies.values()),
+            "outcomes": outcomes,
+            "unplaced_requests": service.ledger.unplaced,
+            "unread_prompts": service.ledger.unread,
+            "events": event_figures(index, states),
+            "workers": self._workers(service.fleet.workers, index),
+            "index": index,
+        }
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Every worker, in the order they came."""
+        return self._workers(self._service.fleet.workers, self._service.fleet.index.stats())
+
+    def worker(self, worker: Worker) -> dict[str, Any]:
+        """One worker: its load, what it holds, and the state of its events."""
+        (figures,) = self._workers([worker], self._service.fleet.index.stats())
+        return figures
+
+    def _workers(self, workers: Iterable[Worker], index: IndexStats) -> list[dict[str, Any]]:
+        held: dict[str, dict[int, dict[str, int]]] = {}
+        for source in index.sources:
+            held.setdefault(source.worker, {})[source.dp_rank or 0] = source.tiers
+        loads: dict[str, dict[int, Load]] = {}
+        for (name, rank), load in self._service.router.loads().items():
+            loads.setdefault(name, {})[rank] = load
+        return [self._worker(worker, loads.get(worker.id, {}), held.get(worker.id, {})) for worker in workers]
+
+    def _worker(self, worker: Worker, loads: dict[int, Load], held: dict[int, dict[str, int]]) -> dict[str, Any]:
+        states = self._service.fleet.source_states(worker)
+        return {
+            "id": worker.id,
+            "url": worker.url,
+            "up": worker.up,
+            "reason": worker.reason,
+            **overall(worker, states.values()),
+            "models": sorted(worker.models),
+            "blocks": add_up(held.values()),
+            "ranks": [
+                {
+                    "dp_rank": rank,
+                    "requests": load.requests,
+                    "queued_tokens": load.queued,
+                    "decode_tokens": load.decode,
+                    "blocks": held.get(rank, {}),
+                }
+                for rank, load in loads.items()
+            ],
+            "events": "received" if worker.sources else worker.events,
+            "sources": [
+                {
+                    "dp_rank": source.dp_rank,
+                    "endpoint": source.endpoint,
+                    "replay_endpoint": source.replay_endpoint,
+                    "block_size": source.block_size,
+                    **msgspec.structs.asdict(states[source.dp_rank]),
+                }
+                for source in worker.sources
+            ],
+        }
+
+
+def overall(worker: Worker, states: Iterable[SourceState]) -> dict[str, Any]:
+    """State, reason and since when of a worker: down, blind, or that of its worst source."""
+    if not worker.up:
+        return {"state": DOWN, "state_reason": worker.reason, "since": None}
+    worst = min(states, key=lambda state: _WORST_FIRST.index(state.state), default=None)
+    if worst is None:
+        return {"state": BLIND, "state_reason": worker.events, "since": None}
+    return {"state": worst.state, "state_reason": worst.reason, "since": worst.since}
+
+
+def totals(policies: Iterable[PolicyCounts]) -> dict[str, Any]:
+    """Sums over all policies, and the hit rates in them: None while there is nothing to divide by."""
+    counts = list(policies)
+    sums = {name: sum(getattr(one, name) for one in counts) for name in PolicyCounts.__struct_fields__}
+    return {
+        **sums,
+        "expected_hit_rate": ratio(sums["expected_cached_tokens"], sums["prompt_tokens"]),
+        "reported_hit_rate": ratio(sums["reported_cached_tokens"], sums["reported_prompt_tokens"]),
+    }
+
+
+def event_figures(index: IndexStats, states: Iterable[SourceState]) -> dict[str, Any]:
+    """What came from the engines that are there now, and how well their events were coalesced."""
+    events, stored, removed = (sum(getattr(one, name) for one in index.sources) for name in _MOVED)
+    names = [name for name in SourceCounters.__struct_fields__ if name != "transitions"]
+    counters = [state.counters for state in states]
+    return {
+        "events": events,
+        "blocks_stored": stored,
+        "blocks_removed": removed,
+        "blocks_per_event": ratio(stored + removed, events),
+        **{name: sum(getattr(one, name) for one in counters) for name in names},
+        "events_skipped": sum(sum(one.skipped.values()) for one in index.sources),
+    }
+
+
+_MOVED: tuple[str, ...] = ("events", "stored", "removed")
+assert set(_MOVED) <= set(SourceStats.__struct_fields__)
+
+
+def add_up(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Sums by name."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """A share; None of nothing."""
+    return part / whole if whole else None
