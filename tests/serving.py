@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
 from kvevents.errors import ConfigError
 from kvevents.events import BlockStored, KVEventBatch
-from kvevents.server import Settings, create_app
+from kvevents.server import Settings, WorkerSettings, create_app
 from kvevents.transport import EventSink, Source, SourceState, rank_sources
 from kvevents.transport.state import Reason, SourceCounters, State
 from kvevents.wire import encode_batch
@@ -209,13 +210,28 @@ def no_events(url: str, **_options: object) -> Sequence[Source]:
 
 @contextlib.asynccontextmanager
 async def routing(*stubs: StubEngine, **options: Any) -> AsyncIterator[str]:
-    """The URL of a router in front of these engines; options are those of `Settings`."""
+    """The URL of a router in front of these engines; options are those of `router_settings`."""
     discover = options.pop("discover", no_events)
     subscribe = options.pop("subscribe", None)
-    settings = Settings(workers=tuple(stub.url for stub in stubs), **options)
+    settings = router_settings(*(stub.url for stub in stubs), **options)
     extra = {} if subscribe is None else {"subscribe": subscribe}
     async with listening(create_app(settings, discover=discover, **extra)) as url:
         yield url
+
+
+def router_settings(*urls: str, **options: Any) -> Settings:
+    """Settings for these workers; an option is a whole section, or a key of the one section that has it."""
+    defaults = Settings()
+    sections: dict[str, Any] = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
+    for name, value in options.items():
+        (section,) = (
+            section
+            for section in Settings.__struct_fields__
+            if name in getattr(getattr(defaults, section), "__struct_fields__", ())
+        )
+        known = sections.get(section, getattr(defaults, section))
+        sections[section] = type(known)(**{**msgspec.structs.asdict(known), name: value})
+    return Settings(**{"workers": tuple(WorkerSettings(url=url) for url in urls), **sections})
 
 
 class FakeSource:

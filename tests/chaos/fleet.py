@@ -110,7 +110,7 @@ class Fleet:
         workers = [word for site in self.sites for word in ("--worker", f"http://{site.worker}")]
         self.router = Process(
             "router",
-            *("serve", "--port", str(port), "--health-interval", "0.3", *workers),
+            *("serve", "--port", str(port), "--set", "fleet.probe_interval_s=0.3", *workers),
             log=logs / "router.log",
         )
         self.url = f"http://{OUTSIDE}:{port}"

@@ -77,7 +77,7 @@ def test_a_dead_worker_is_passed_by_and_comes_back() -> None:
     async def test() -> None:
         async with (
             engines(answer, answer) as (dead, alive),
-            routing(dead, alive, policy="round_robin", health_interval_s=0.05) as url,
+            routing(dead, alive, policy="round_robin", probe_interval_s=0.05) as url,
             aiohttp.ClientSession(url) as http,
         ):
             port = int(dead.url.rpartition(":")[2])

@@ -114,11 +114,9 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     "serve": {
         "--port": ("-1", "65536", "8080.5"),
         "--block-size": ("0", "99999999999999999999"),
-        "--max-body-mib": ("0", "nan", "inf"),
-        "--health-interval": ("0", "nan", "inf"),
-        "--connect-timeout": ("-1", "nan"),
-        "--idle-timeout": ("0", "inf"),
-        "--drain": ("-1", "many"),
+        "--set=fleet.probe_interval_s": ("0", "nan", "inf"),
+        "--set=fleet.probe_timeout_s": ("-1", "nan"),
+        "--set=listen.drain_s": ("-1", "many"),
     },
     "demo": {
         "--speed": ("nan", "inf"),

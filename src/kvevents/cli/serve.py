@@ -1,35 +1,33 @@
 """`kvevents serve`: the router."""
 
 import logging
-import os
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from kvevents.cli.key_files import consumer_keys
-from kvevents.cli.options import Count, Port, Rate
+from kvevents.cli.options import Count, Port
 from kvevents.cli.output import Json, print_json
+from kvevents.errors import ConfigError
+from kvevents.server.configuration.load import Override, load_settings
 from kvevents.server.run import run_router
-from kvevents.server.settings import Settings, token_from
 
-_DEFAULTS = Settings()
+Repeated = Annotated[tuple[str, ...], Parameter(negative=())]
 
 
 def serve(
     *,
-    worker: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    policy: str = _DEFAULTS.policy,
-    host: str = "127.0.0.1",
-    port: Port = 8080,
+    worker: Repeated = (),
+    config: Path | None = None,
+    policy: str | None = None,
+    host: str | None = None,
+    port: Port | None = None,
     block_size: Count | None = None,
-    allow_host: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    allow_host: Repeated = (),
     keys: Path | None = None,
-    max_body_mib: Rate = _DEFAULTS.max_body_bytes / 2**20,
-    health_interval: Rate = _DEFAULTS.health_interval_s,
-    connect_timeout: Rate = _DEFAULTS.connect_timeout_s,
-    idle_timeout: Rate = _DEFAULTS.idle_timeout_s,
-    drain: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 30,
+    set: Annotated[Repeated, Parameter(name="--set")] = (),  # noqa: A002 (the flag's name)
     json: Json = False,
 ) -> None:
     """Serve an OpenAI endpoint over a fleet of engines and send each request where its prompt is cached.
@@ -44,33 +42,49 @@ def serve(
     Example: `kvevents serve --worker http://127.0.0.1:30000 --worker http://127.0.0.1:30001`
 
     Args:
-        worker: Base URL of an engine; once for each. Its event sockets are found through its /server_info.
-        policy: How a worker is chosen: kv, round_robin, random or least_loaded. POST /policy changes it.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
+        worker: Base URL of an engine; once for each, in place of those in --config. Its event sockets are found through
+            its /server_info.
+        config: A TOML file with all settings; docs/serve.toml is one with every key and its default.
+        policy: How a worker is chosen, such as kv or round_robin. POST /policy changes it.
+        host: Address to listen on; by default 127.0.0.1.
+        port: Port to listen on, by default 8080; 0 takes a free one.
         block_size: Tokens in a block of the index; by default that of the engines.
         allow_host: Host that workers added by POST /workers may have, besides those of --worker; once for each.
         keys: A file of `kvevents keys` that ends in .key_secret, of a consumer that the engines list.
-        max_body_mib: Larger requests are refused.
-        health_interval: Seconds between two probes of a worker.
-        connect_timeout: Seconds until a worker that accepts no connection is passed by.
-        idle_timeout: Seconds of silence after which a worker counts as failed.
-        drain: Seconds that open requests have to end after a signal.
+        set: Any other setting as section.key=value, in TOML, such as proxy.max_body_bytes=1000000; once for each.
         json: The line is JSON with or without it.
     """
     del json
     logging.basicConfig(level=logging.WARNING, format="kvevents: %(message)s")
-    settings = Settings(
-        workers=worker,
-        policy=policy,
-        block_size=block_size,
-        allowed_hosts=allow_host,
-        keys=consumer_keys(keys),
-        max_body_bytes=int(max_body_mib * 2**20),
-        health_interval_s=health_interval,
-        connect_timeout_s=connect_timeout,
-        idle_timeout_s=idle_timeout,
-        client_token=token_from(os.environ, "KVEVENTS_CLIENT_TOKEN"),
-        admin_token=token_from(os.environ, "KVEVENTS_ADMIN_TOKEN"),
-    )
-    run_router(settings, host=host, port=port, drain_s=drain, announce=print_json)
+    flags = {
+        "--policy": ("routing.policy", policy),
+        "--host": ("listen.host", host),
+        "--port": ("listen.port", port),
+        "--block-size": ("fleet.block_size", block_size),
+        "--allow-host": ("security.worker_hosts", list(allow_host) or None),
+        "--keys": ("events.keys", None if keys is None else str(keys.absolute())),
+        "--worker": ("worker", [{"url": url} for url in worker] or None),
+    }
+    overrides = [Override(flag, key, value) for flag, (key, value) in flags.items() if value is not None]
+    settings = load_settings(config, overrides=[*overrides, *_assignments(set)])
+    run_router(settings, announce=print_json)
+
+
+def _assignments(words: tuple[str, ...]) -> Iterator[Override]:
+    """What each `section.key=value` sets.
+
+    Raises:
+        ConfigError: one is no assignment, or its value is not TOML.
+    """
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator or "." not in key:
+            raise ConfigError(f"--set: expected section.key=value, got {key!r}")
+        yield Override(f"--set {key}", key, _value(text))
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a string without quotes

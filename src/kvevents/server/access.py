@@ -2,8 +2,8 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kvevents.server.configuration import Secret
 from kvevents.server.errors import HttpError, is_openai
-from kvevents.server.settings import Secret
 
 OPEN = frozenset({"/health", "/ready"})
 """Paths for probes: no token, and nothing in the answers but yes or no."""

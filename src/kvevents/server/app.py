@@ -13,12 +13,12 @@ from starlette.routing import Route
 
 from kvevents.errors import KVEventsError
 from kvevents.server.access import Access
+from kvevents.server.configuration import Settings
 from kvevents.server.control import Control
 from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
-from kvevents.server.proxy import Proxy
+from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.service import Service
-from kvevents.server.settings import Settings
 from kvevents.transport import Subscriber, discover
 
 
@@ -61,15 +61,15 @@ def create_app(
             Route("/query", control.query, methods=["POST"]),
             Route("/workers", control.workers),
             Route("/workers", control.add_worker, methods=["POST"]),
-            Route("/workers/{worker_id}", control.remove_worker, methods=["DELETE"]),
-            Route("/holdings/{worker_id}", control.holdings),
+            Route("/workers/{worker_id:path}", control.remove_worker, methods=["DELETE"]),
+            Route("/holdings/{worker_id:path}", control.holdings),
             Route("/policy", control.set_policy, methods=["POST"]),
             Route("/stats", control.stats),
             Route("/metrics", control.metrics),
             Route("/health", control.health),
             Route("/ready", control.ready),
         ],
-        middleware=[Middleware(Access, client=settings.client_token, admin=settings.admin_token)],
+        middleware=[Middleware(Access, client=settings.security.client_token, admin=settings.security.admin_token)],
         exception_handlers=dict.fromkeys(errors, respond),
         lifespan=lifespan,
     )

@@ -122,7 +122,7 @@ class Control:
         return _json({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
 
     async def _body(self, request: Request) -> bytes:
-        return await read_body(request.scope, request.receive, limit=self._service.settings.max_body_bytes)
+        return await read_body(request.scope, request.receive, limit=self._service.settings.proxy.max_body_bytes)
 
 
 def _no_such(worker_id: str) -> HttpError:

@@ -12,8 +12,9 @@ import msgspec
 from kvevents.errors import ConfigError, KVEventsError, TransportError
 from kvevents.index import PrefixIndex
 from kvevents.routing import NoWorkerError, Router
+from kvevents.server.configuration import Settings, WorkerSettings
+from kvevents.server.configuration.worker import worker_address
 from kvevents.server.errors import HttpError
-from kvevents.server.settings import Settings, worker_address
 from kvevents.server.worker import Worker
 from kvevents.transport import Source, SourceState, State, Subscriber, discover
 
@@ -67,8 +68,8 @@ class Fleet:
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
         self._hosts = set(settings.worker_hosts)
-        self.index = PrefixIndex(settings.block_size or DEFAULT_BLOCK_SIZE)
-        self.router = Router(self.index, policy=settings.policy)
+        self.index = PrefixIndex(settings.fleet.block_size or DEFAULT_BLOCK_SIZE)
+        self.router = Router(self.index, policy=settings.routing.policy)
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -84,16 +85,16 @@ class Fleet:
     async def start(self, http: aiohttp.ClientSession) -> None:
         """Take in the configured workers and ask each once."""
         self._http = http
-        for url in self._settings.workers:
-            worker = Worker(url)
-            self._workers.setdefault(worker.id, worker)
+        for described in self._settings.workers:
+            worker = Worker(described)
+            self._workers[worker.id] = worker
         await self._look_at(self.workers)
 
     async def watch(self) -> None:
         """Ask every worker again and again, and a suspect at once. Runs until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(self._settings.health_interval_s):
+                async with asyncio.timeout(self._settings.fleet.probe_interval_s):
                     await self._wake.wait()
                 due = [self._workers[name] for name in self._suspects if name in self._workers]
             except TimeoutError:
@@ -118,7 +119,7 @@ class Fleet:
             ConfigError: the URL is none.
             HttpError: its host is not allowed, or the id belongs to another URL.
         """
-        worker = Worker(url, worker_id=worker_id)
+        worker = Worker(WorkerSettings(url=url, id=worker_id))
         host, _ = worker_address(url)
         if host not in self._hosts:
             raise HttpError(
@@ -242,9 +243,13 @@ class Fleet:
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             _log.warning("worker %s: /v1/models: %s", worker.id, error)
         try:
-            timeout_s = self._settings.probe_timeout_s
+            timeout_s = self._settings.fleet.probe_timeout_s
             return await asyncio.to_thread(
-                self._discover, worker.url, worker_id=worker.id, timeout_s=timeout_s, keys=self._settings.keys
+                self._discover,
+                worker.url,
+                worker_id=worker.id,
+                timeout_s=timeout_s,
+                keys=self._settings.events.consumer_keys(),
             )
         except TransportError as error:
             if not worker.sources:
@@ -264,7 +269,7 @@ class Fleet:
         """Choose the index's block size while nothing is in it and none was set."""
         sizes = {source.block_size for source in sources if source.block_size}
         is_in_use = any(worker.sources for worker in self._workers.values())
-        if self._settings.block_size is not None or is_in_use or not sizes:
+        if self._settings.fleet.block_size is not None or is_in_use or not sizes:
             return
         common = math.lcm(*sizes)
         block_size = common * -(-SMALLEST_BLOCK_SIZE // common)
@@ -320,7 +325,7 @@ class Fleet:
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """The body of a worker's answer with status 200."""
-        patience_s = self._settings.probe_timeout_s
+        patience_s = self._settings.fleet.probe_timeout_s
         timeout = aiohttp.ClientTimeout(total=patience_s)
         try:
             async with self._http.get(worker.url + path, timeout=timeout, allow_redirects=False) as response:

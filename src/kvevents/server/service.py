@@ -8,11 +8,11 @@ import aiohttp
 
 from kvevents.engine.tokenizer import ByteTokenizer
 from kvevents.routing import Router
+from kvevents.server.configuration import Settings
 from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
-from kvevents.server.settings import Settings
 from kvevents.transport import Subscriber, discover
 
 KEEP_ALIVE_S = 2.0
@@ -55,7 +55,7 @@ class Service:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
+                total=None, sock_connect=settings.proxy.connect_timeout_s, sock_read=settings.proxy.idle_timeout_s
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,

@@ -1,22 +1,16 @@
 """One engine as the service knows it."""
 
-import re
 from collections.abc import Sequence
 
-from kvevents.errors import ConfigError
-from kvevents.server.settings import worker_address
+from kvevents.server.configuration import WorkerSettings
 from kvevents.transport import Source
-
-_ID = re.compile(r"[A-Za-z0-9.:_\[\]-]{1,200}")  # it stands in headers, paths and metrics
 
 
 class Worker:
     """An engine: where it is, whether it answers, and what feeds the index from it.
 
-    Raises:
-        ConfigError: no URL of a worker, or an id that cannot stand in a header.
-
     Attributes:
+        settings: how it was described.
         id: its name in headers, answers and metrics; `host:port` unless another was given.
         url: its base URL without a trailing slash.
         up: whether it answers; only then it is chosen.
@@ -31,12 +25,10 @@ class Worker:
         failures_in_a_row: how many of them since the last one that did not.
     """
 
-    def __init__(self, url: str, *, worker_id: str | None = None) -> None:
-        host, port = worker_address(url)
-        self.url = url.rstrip("/")
-        self.id = worker_id or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        if not _ID.fullmatch(self.id):
-            raise ConfigError(f"worker id: expected up to 200 letters, digits and any of .:_-[], got {self.id!r}")
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.url = settings.base_url
+        self.id = settings.worker_id
         self.up = False
         self.reason = "not asked yet"
         self.events = "not asked yet"

@@ -37,7 +37,7 @@ class Proxy:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(scope, receive, limit=self._service.settings.max_body_bytes)
+        body = await read_body(scope, receive, limit=self._service.settings.proxy.max_body_bytes)
         prompt = self._service.prompts.read_leniently(body)
         client = Client(send)
         answer = asyncio.create_task(self._answer(scope, body, prompt, client))

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from kvevents.errors import ConfigError
-from kvevents.server import Secret, Settings
-from kvevents.server.settings import check_binding, token_from, worker_address
+from kvevents.server import Secret, Settings, WorkerSettings
+from kvevents.server.configuration import ListenSettings, SecuritySettings
+from kvevents.server.configuration.fleet import FleetSettings
+from kvevents.server.configuration.worker import worker_address
+from kvevents.server.proxy.settings import ProxySettings
 
 
 @pytest.mark.parametrize(
@@ -37,48 +40,65 @@ def test_addresses_of_workers(url: str, address: tuple[str, int]) -> None:
     ],
 )
 def test_what_is_no_base_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="worker URL: expected http://host:port"):
+    with pytest.raises(ConfigError, match="expected http://host:port"):
         worker_address(url)
     with pytest.raises(ConfigError):
-        Settings(workers=(url,))
+        WorkerSettings(url=url)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"block_size": 0}, {"max_body_bytes": 0}, {"health_interval_s": -1.0}, {"idle_timeout_s": float("nan")}]
+    ("section", "name", "value"),
+    [
+        (FleetSettings, "block_size", 0),
+        (FleetSettings, "probe_interval_s", -1.0),
+        (FleetSettings, "probe_timeout_s", float("inf")),
+        (FleetSettings, "probe_jitter", 1.0),
+        (FleetSettings, "ready_grace_s", float("nan")),
+        (ProxySettings, "max_body_bytes", 0),
+        (ProxySettings, "idle_timeout_s", float("nan")),
+        (ListenSettings, "port", 65_536),
+        (ListenSettings, "drain_s", -1.0),
+        (SecuritySettings, "session_s", 0.0),
+        (SecuritySettings, "trusted_proxies", ("10.0.0.1/8",)),
+    ],
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong)).replace("block_size", "block size")):
-        Settings(**wrong)  # type: ignore[arg-type]
+def test_settings_that_cannot_work_are_refused(section: type, name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected"):
+        section(**{name: value})
 
 
 def test_hosts_of_workers_are_those_configured_and_those_allowed() -> None:
-    settings = Settings(workers=("http://a:1", "http://b:2"), allowed_hosts=("c",))
+    workers = (WorkerSettings(url="http://a:1"), WorkerSettings(url="http://b:2"))
+    settings = Settings(workers=workers, security=SecuritySettings(worker_hosts=("c",)))
     assert settings.worker_hosts == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]"])
 def test_loopback_needs_no_tokens(host: str) -> None:
-    check_binding(host, Settings())
+    SecuritySettings().check_binding(ListenSettings(host=host))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", ""])
 def test_anything_wider_needs_both(host: str) -> None:
     with pytest.raises(ConfigError, match="set KVEVENTS_CLIENT_TOKEN and KVEVENTS_ADMIN_TOKEN"):
-        check_binding(host, Settings())
+        SecuritySettings().check_binding(ListenSettings(host=host))
     with pytest.raises(ConfigError, match="set KVEVENTS_ADMIN_TOKEN "):
-        check_binding(host, Settings(client_token=Secret("c")))
-    check_binding(host, Settings(client_token=Secret("c"), admin_token=Secret("a")))
+        SecuritySettings(client_token=Secret("c")).check_binding(ListenSettings(host=host))
+    SecuritySettings(client_token=Secret("c"), admin_token=Secret("a")).check_binding(ListenSettings(host=host))
 
 
 def test_tokens_come_by_environment_or_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("from-a-file\n")
-    direct, from_file = token_from({"T": "direct"}, "T"), token_from({"T_FILE": str(path)}, "T")
+    direct, from_file = (
+        Secret.from_environment({"T": "direct"}, "T"),
+        Secret.from_environment({"T_FILE": str(path)}, "T"),
+    )
     assert direct is not None
     assert direct.matches(b"direct")
     assert from_file is not None
     assert from_file.matches(b"from-a-file")
-    assert token_from({}, "T") is None
+    assert Secret.from_environment({}, "T") is None
 
 
 def test_tokens_that_cannot_be_are_refused(tmp_path: Path) -> None:
@@ -91,12 +111,12 @@ def test_tokens_that_cannot_be_are_refused(tmp_path: Path) -> None:
         ({"T_FILE": str(empty)}, "got an empty one"),
     ):
         with pytest.raises(ConfigError, match=message):
-            token_from(environment, "T")
+            Secret.from_environment(environment, "T")
 
 
 def test_a_secret_is_never_shown() -> None:
     secret = Secret("hunter2")
-    assert "hunter2" not in f"{secret} {secret!r} {Settings(client_token=secret)}"
+    assert "hunter2" not in f"{secret} {secret!r} {Settings(security=SecuritySettings(client_token=secret))}"
     assert not secret.matches(b"hunter")
     assert not secret.matches(b"")
     with pytest.raises(ConfigError):

@@ -1,0 +1,56 @@
+"""Everything the router is told: one section for each of its parts."""
+
+from collections import Counter
+
+import msgspec
+
+from kvevents.errors import ConfigError
+from kvevents.routing.settings import RoutingSettings
+from kvevents.server.configuration.events import EventsSettings
+from kvevents.server.configuration.fleet import FleetSettings
+from kvevents.server.configuration.listen import ListenSettings
+from kvevents.server.configuration.security import SecuritySettings
+from kvevents.server.configuration.worker import WorkerSettings, worker_address
+from kvevents.server.proxy.settings import ProxySettings
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the router is told. All defaults are safe for one machine.
+
+    A field is a section of the file, and the docstring of its type is that section's documentation: whoever adds a
+    field there has documented it, in the file `docs/serve.toml` too.
+
+    Attributes:
+        listen: where it listens.
+        workers: the engines, `[[worker]]` in the file.
+        fleet: how they are watched.
+        events: how their events are received.
+        routing: how they are chosen.
+        proxy: how requests are passed on.
+        security: who may do what.
+
+    Raises:
+        ConfigError: two workers with one id or URL, or one that is the router itself.
+    """
+
+    listen: ListenSettings = ListenSettings()
+    workers: tuple[WorkerSettings, ...] = msgspec.field(default=(), name="worker")
+    fleet: FleetSettings = FleetSettings()
+    events: EventsSettings = EventsSettings()
+    routing: RoutingSettings = RoutingSettings()
+    proxy: ProxySettings = ProxySettings()
+    security: SecuritySettings = SecuritySettings()
+
+    def __post_init__(self) -> None:
+        for what, values in (
+            ("id", [worker.worker_id for worker in self.workers]),
+            ("url", [worker.base_url for worker in self.workers]),
+        ):
+            twice = [value for value, count in Counter(values).items() if count > 1]
+            if twice:
+                raise ConfigError(f"[[worker]] {what}: expected each one once, got {twice[0]!r} more often")
+
+    @property
+    def worker_hosts(self) -> frozenset[str]:
+        """Hosts that a worker may have."""
+        return frozenset(self.security.worker_hosts).union(worker_address(worker.url)[0] for worker in self.workers)
