@@ -31,6 +31,7 @@ def policy(name: str, cached: int) -> PolicyFigures:
         cached_share=cached / 1_000_000,
         recomputed_tokens=4321,
         first_token_p50_s=1.234,
+        first_token_p90_s=2.345,
         first_token_p99_s=None,
         prefill_tokens={"w0": 10, "w1": 20},
         worst_prefill=1.25,
@@ -169,7 +170,7 @@ def test_wrong_usage_starts_nothing(words: list[str], said: str, capsys: pytest.
 def test_without_the_repository_a_trace_has_to_be_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kvevents.cli.demo.BUNDLED", Path("/nowhere/trace.jsonl"))
+    monkeypatch.setattr("kvevents.simulation.traces.BUNDLED", Path("/nowhere/trace.jsonl"))
     assert cli.main(["demo"]) == cli.USAGE
     assert "--trace: expected a file" in capsys.readouterr().err
 

@@ -163,6 +163,14 @@ class BlockPoolCache(EventOutlet):
         """
         return self._pool.lookup(chain)
 
+    def cached_length(self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None) -> int:
+        """Tokens of a prompt, from its start, that are cached; changes nothing.
+
+        Raises:
+            ValueError: a token id is negative or over 2^64-1.
+        """
+        return len(self.lookup(self.chain(tokens, extra_key=extra_key, cache_salt=cache_salt))) * self.page_size
+
     def parked(self, blocks: Slots) -> int:
         """How many of some blocks nobody holds: they are free now, but not once these are held."""
         return self._pool.parked(blocks)

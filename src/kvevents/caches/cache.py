@@ -128,6 +128,16 @@ class PrefixCache(EventOutlet):
         slots = join([node.slots for node in path if node.slots is not None])
         return MatchResult(end.end, 0, slots, end, branch=walk.end.end)
 
+    def cached_length(self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None) -> int:
+        """Units of a prompt, from its start, whose full-attention KV is cached in any tier; changes nothing.
+
+        It is no use of them, so they are evicted when they would have been. A hybrid model may be able to reuse less.
+
+        Raises:
+            ValueError: a token id is negative or over 2^64-1.
+        """
+        return self._tree.depth(self._tree.root(extra_key, cache_salt), self._tree.pages_of(tokens)) * self.page_size
+
     def insert(
         self,
         tokens: Tokens,

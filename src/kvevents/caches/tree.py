@@ -117,6 +117,18 @@ class Tree:
                 break
         return Walk(path, pages, end, lowest)
 
+    def depth(self, root: Node, prompt: TokenPages) -> int:
+        """Pages of a prompt that are in the tree from its start; nothing is stamped or split."""
+        pages, count = 0, len(prompt)
+        node: Node = root
+        while pages < count and (child := node.children.get(prompt.key(pages))) is not None:
+            shared = child.pages.common(prompt, pages)
+            pages += shared
+            if shared < len(child.pages):
+                break
+            node = child
+        return pages
+
     def split(self, node: Node, pages: int) -> Node:
         """Give the first `pages` pages of a node to a new one above it, and return that."""
         parent = node.parent

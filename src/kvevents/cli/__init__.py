@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "relay": "Coalesce engines' events, beside them, for whoever reads them.",
     "replay": "Play a recorded file as the engine.",
     "serve": "Route requests to the engines that have their prompts cached.",
+    "simulate": "Replay a trace through a fleet in virtual time, several policies side by side.",
     "tail": "Print the live events of a worker.",
 }
 """Every command with its line in `kvevents --help`."""

@@ -12,10 +12,8 @@ from kvevents.cli.options import Count, Port, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
 from kvevents.engine.config import CacheName
-from kvevents.errors import ConfigError
 from kvevents.simulation.demo import DemoSettings, run_demo
-
-BUNDLED = Path(__file__).parents[3] / "data" / "mooncake_conversation_first1000.jsonl"
+from kvevents.simulation.traces import bundled_trace
 
 Policies = Annotated[tuple[Literal["round_robin", "random", "least_loaded", "kv"], ...], Parameter(negative=())]
 
@@ -62,10 +60,8 @@ def demo(
         port: Where the router listens; 0 takes a free one.
         json: Print one JSON object with all figures.
     """
-    if trace is None and not BUNDLED.exists():
-        raise ConfigError(f"--trace: expected a file, got none; the default is part of the repository ({BUNDLED})")
     settings = DemoSettings(
-        trace=trace or BUNDLED,
+        trace=trace or bundled_trace(),
         limit=limit,
         workers=workers,
         dp_size=dp_size,

@@ -1,12 +1,13 @@
-"""The report of a demo as tables."""
+"""The reports of a demo and of a simulation as tables."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 from rich.table import Table
 
 from kvevents.cli.standard import ResultConsole
-from kvevents.simulation.report import DemoReport, PolicyFigures
+from kvevents.simulation.report import DemoReport, PolicyFigures, ReplayFigures, SimulatedFigures, SimulationReport
 
 PIPE_WIDTH = 110
 """Columns of a table that is not printed on a terminal."""
@@ -14,11 +15,22 @@ PIPE_WIDTH = 110
 TOLD_REASONS = 3
 """Reasons of failed requests that are told, for each policy."""
 
-Row = tuple[str, Callable[[PolicyFigures], str]]
+Figures = TypeVar("Figures", bound=ReplayFigures)
+Rows: TypeAlias = list[tuple[str, Callable[[Figures], str]]]
+"""Lines of a table: what a line shows, and its cell of one policy."""
 
-ROWS: list[list[Row]] = [
+
+def requests(figures: ReplayFigures) -> str:
+    return f"{figures.requests:,}" + (f" ({figures.failures} failed)" if figures.failures else "")
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+DEMO: list[Rows[PolicyFigures]] = [
     [
-        ("requests", lambda p: f"{p.requests}" + (f" ({p.failures} failed)" if p.failures else "")),
+        ("requests", requests),
         ("engines lost in the middle", lambda p: f"{len(p.lost_engines)}"),
         ("prompt tokens found cached", lambda p: f"{p.cached_share:.1%} ({p.cached_tokens:,})"),
         ("computed although some worker held them", lambda p: f"{p.recomputed_tokens:,} tokens"),
@@ -39,18 +51,72 @@ ROWS: list[list[Row]] = [
     ],
 ]
 
+SIMULATION: list[Rows[SimulatedFigures]] = [
+    [
+        ("requests", requests),
+        ("prompt tokens found cached", lambda p: f"{p.cached_share:.1%}"),
+        ("expected by the router", lambda p: f"{p.expected_share:.1%}"),
+        ("computed although some engine held them", lambda p: f"{p.recomputed_tokens / 1e6:,.2f} M"),
+    ],
+    [
+        ("time to first token, p50", lambda p: seconds(p.first_token_p50_s)),
+        ("time to first token, p90", lambda p: seconds(p.first_token_p90_s)),
+        ("time to first token, p99", lambda p: seconds(p.first_token_p99_s)),
+        ("of it waited, p99", lambda p: seconds(p.waited_p99_s)),
+    ],
+    [
+        ("engines busy with prompts", lambda p: f"{p.busy_share:.1%}"),
+        ("busiest engine's prefill over the mean", lambda p: f"{p.worst_prefill:.2f}"),
+        ("found waiting in the fleet, mean / most", lambda p: f"{p.waiting_mean:.1f} / {p.waiting_most}"),
+    ],
+    [
+        ("event batches", lambda p: f"{p.events.batches:,}" + (f" ({p.events.lost:,} lost)" if p.events.lost else "")),
+        ("event bytes", lambda p: f"{p.events.bytes:,}"),
+        ("blocks stored", lambda p: f"{p.events.blocks_stored:,}"),
+        ("blocks removed", lambda p: f"{p.events.blocks_removed:,}"),
+        ("index against engines: differences", lambda p: f"{p.differences:,}"),
+    ],
+]
+
 
 def print_report(report: DemoReport) -> None:
     """Print a report on stdout."""
-    console = ResultConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.print(_figures(report))
+    console = _console()
+    ranks = f" of {report.dp_size} ranks" if report.dp_size > 1 else ""
+    title = (
+        f"{report.requests} requests over {report.span_s:.0f} s, {report.workers} workers{ranks}, "
+        f"{report.prefill_tokens_per_s:,.0f} prefill tokens/s, page size {report.page_size}, speed {report.speed:g}"
+    )
+    console.print(_table(title, "times in trace time", DEMO, report.policies))
     console.print(_comparison(report))
     for line in remarks(report):
         console.print(line, soft_wrap=True, markup=False)
 
 
-def seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
+def print_simulation(report: SimulationReport) -> None:
+    """Print the report of a simulation on stdout."""
+    console = _console()
+    title = (
+        f"{report.requests:,} requests over {report.span_s:,.0f} s, {report.engines} engines of "
+        f"{report.prefill_tokens_per_s:,.0f} prefill tokens/s and {report.cache_tokens:,} tokens of cache, "
+        f"load {report.load:.0%}, events after {report.delay_s * 1000:g} ms"
+    )
+    caption = (
+        f"load: prompt tokens that arrive over what the fleet could compute, as if nothing were cached; arrivals "
+        f"{report.arrival_speedup:.2f} times as close as in {report.trace}"
+    )
+    console.print(_table(title, caption, SIMULATION, report.policies))
+    console.print(
+        f"One endless cache for all engines, knowing of each prompt at once, would find "
+        f"{report.endless_cached_share:.1%}; the fleet's caches have room for "
+        f"{report.engines * report.cache_tokens / report.distinct_tokens:.0%} of the distinct prompt tokens.",
+        soft_wrap=True,
+    )
+    for policy in report.policies:
+        for line in _failures(policy):
+            console.print(f"{policy.policy}: {line}", soft_wrap=True, markup=False)
+    for line in _skipped(report.broken_lines):
+        console.print(line, soft_wrap=True)
 
 
 def remarks(report: DemoReport) -> list[str]:
@@ -67,15 +133,23 @@ def remarks(report: DemoReport) -> list[str]:
                 f"{policy.policy}: this machine does not keep pace at speed {report.speed:g} (1 % of the requests left "
                 f"{policy.sent_late_p99_s:.1f} s of trace time late or more): times are too long, use a lower --speed."
             )
-    if report.broken_lines:
-        numbers = ", ".join(map(str, report.broken_lines))
-        lines.append(f"Skipped {len(report.broken_lines)} broken lines of the trace: {numbers}.")
+    lines += _skipped(report.broken_lines)
     if report.differences:
         lines.append(f"The index differs from the engines in {report.differences} blocks.")
     return lines
 
 
-def _failures(policy: PolicyFigures) -> list[str]:
+def _console() -> ResultConsole:
+    return ResultConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def _skipped(lines: Sequence[int]) -> list[str]:
+    if not lines:
+        return []
+    return [f"Skipped {len(lines)} broken lines of the trace: {', '.join(map(str, lines))}."]
+
+
+def _failures(policy: ReplayFigures) -> list[str]:
     """The most frequent reasons; when each request has one of its own, a few stand for all."""
     reasons = sorted(policy.failure_reasons.items(), key=lambda item: -item[1])
     told, others = reasons[:TOLD_REASONS], reasons[TOLD_REASONS:]
@@ -87,19 +161,14 @@ def _failures(policy: PolicyFigures) -> list[str]:
     return lines
 
 
-def _figures(report: DemoReport) -> Table:
-    ranks = f" of {report.dp_size} ranks" if report.dp_size > 1 else ""
-    table = Table(
-        title=f"{report.requests} requests over {report.span_s:.0f} s, {report.workers} workers{ranks}, "
-        f"{report.prefill_tokens_per_s:,.0f} prefill tokens/s, page size {report.page_size}, speed {report.speed:g}",
-        caption="times in trace time",
-    )
+def _table(title: str, caption: str, sections: Sequence[Rows[Figures]], policies: Sequence[Figures]) -> Table:
+    table = Table(title=title, caption=caption)
     table.add_column("")
-    for policy in report.policies:
+    for policy in policies:
         table.add_column(policy.policy, justify="right")
-    for section in ROWS:
+    for section in sections:
         for name, render in section:
-            table.add_row(name, *map(render, report.policies))
+            table.add_row(name, *map(render, policies))
         table.add_section()
     return table
 

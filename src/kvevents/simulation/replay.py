@@ -30,6 +30,7 @@ class Outcome(msgspec.Struct):
         held_tokens: tokens of the prompt that the best worker would have found cached when it was sent.
         sent_late_s: real seconds between its moment in the trace and its sending.
         worker: who answered, by the router's header; None when nobody did.
+        expected_tokens: prompt tokens that the router expected to be found cached, where it was asked.
         cached_tokens: prompt tokens found cached, by the engine's usage.
         first_token_s: real seconds from sending to the first token; None when there was none.
         output_tokens: tokens generated, by the engine's usage.
@@ -41,6 +42,7 @@ class Outcome(msgspec.Struct):
     held_tokens: int = 0
     sent_late_s: float = 0.0
     worker: str | None = None
+    expected_tokens: int = 0
     cached_tokens: int = 0
     first_token_s: float | None = None
     output_tokens: int = 0

@@ -16,6 +16,9 @@ import msgspec
 
 from kvevents.errors import ConfigError
 
+BUNDLED = Path(__file__).parents[3] / "data" / "mooncake_conversation_first1000.jsonl"
+"""330 s of chat traffic; part of the repository, not of the package."""
+
 TRACE_BLOCK = 512
 """Tokens that one id of a Mooncake trace stands for."""
 
@@ -124,6 +127,17 @@ def read_trace(path: Path, *, limit: int | None = None) -> Trace:
     if not requests:
         raise ConfigError(f"trace {path}: expected at least one request, got {lines} lines, limit {limit}")
     return Trace(path, requests, broken)
+
+
+def bundled_trace() -> Path:
+    """The trace that commands take when none is named.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    if not BUNDLED.exists():
+        raise ConfigError(f"--trace: expected a file, got none; the default is part of the repository ({BUNDLED})")
+    return BUNDLED
 
 
 def iter_trace(path: Path) -> Iterator[TraceRequest | BrokenLine]:

@@ -1,0 +1,140 @@
+"""A fleet in virtual time: what is conserved, what repeats, what an oracle is better at."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvevents.errors import ConfigError
+from kvevents.simulation.delivery import Travel
+from kvevents.simulation.replay import Outcome
+from kvevents.simulation.report import SimulationReport
+from kvevents.simulation.simulate import SimulationSettings, run_simulation
+from kvevents.simulation.traces import BUNDLED
+
+POLICIES = ("round_robin", "random", "least_loaded", "kv", "oracle")
+
+
+class Witness:
+    """Keeps what progress is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, policy: str, requests: int) -> None:
+        assert requests
+        self.policy = policy
+        self.outcomes[policy] = []
+
+    def advance(self, outcome: Outcome) -> None:
+        self.outcomes[self.policy].append(outcome)
+
+
+def run(witness: Witness | None = None, **settings: Any) -> SimulationReport:
+    chosen: dict[str, Any] = {"trace": BUNDLED, "limit": 40, "engines": 4, "policies": POLICIES, **settings}
+    report = run_simulation(SimulationSettings(**chosen), witness or Witness())
+    for policy in report.policies:
+        policy.took_s = 0.0
+    return report
+
+
+def conversations(path: Path, *, turns: int = 6, of: int = 6, gap_ms: int = 400) -> Path:
+    """Conversations that take turns, each turn a block longer than the one before."""
+    rows = [
+        {
+            "timestamp": (turn * of + number) * gap_ms,
+            "input_length": 512 * (turn + 2),
+            "output_length": 8,
+            "hash_ids": [1000 * (number + 1) + block for block in range(turn + 2)],
+        }
+        for turn in range(turns)
+        for number in range(of)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("cache", ["radix", "block_pool"])
+def test_every_request_ends_once_and_no_token_comes_before_its_prompt_is_computed(cache: str) -> None:
+    witness = Witness()
+    report = run(witness, cache=cache)
+    for figures in report.policies:
+        outcomes = witness.outcomes[figures.policy]
+        assert sorted(outcome.line for outcome in outcomes) == list(range(1, 41))
+        assert figures.failures == 0
+        for outcome in outcomes:
+            computed = outcome.prompt_tokens - outcome.cached_tokens
+            assert outcome.first_token_s is not None
+            assert outcome.first_token_s >= computed / report.prefill_tokens_per_s - 1e-9
+            assert outcome.cached_tokens < outcome.prompt_tokens
+        assert sum(figures.prefill_tokens.values()) + figures.cached_tokens == report.prompt_tokens
+        assert figures.differences == 0
+        assert figures.events.blocks_stored - figures.events.blocks_removed == sum(r.blocks for r in figures.index)
+
+
+def test_a_seed_gives_the_same_figures_again_and_another_one_others() -> None:
+    settings: dict[str, Any] = {"policies": ("random", "kv"), "travel": Travel(delay_s=0.1, loss=0.1)}
+    assert run(**settings) == run(**settings)
+    assert run(**settings) != run(**settings, seed=1)
+
+
+def test_the_oracle_finds_what_there_is_and_events_that_come_at_once_tell_it_all(tmp_path: Path) -> None:
+    trace = conversations(tmp_path / "trace.jsonl")
+    report = run(trace=trace, capacity_share=4.0, load=0.2, travel=Travel(delay_s=0.0))
+    figures = {policy.policy: policy for policy in report.policies}
+    oracle = figures["oracle"]
+    assert oracle.cached_share == pytest.approx(report.endless_cached_share)
+    assert oracle.recomputed_tokens == 0
+    assert figures["kv"].cached_tokens == oracle.cached_tokens
+    for policy in ("round_robin", "random", "least_loaded"):
+        assert figures[policy].cached_tokens < oracle.cached_tokens
+        assert figures[policy].recomputed_tokens > 0
+
+
+def test_no_cache_finds_more_than_an_endless_one() -> None:
+    report = run(load=0.3)
+    for policy in report.policies:
+        assert 0 < policy.cached_share <= report.endless_cached_share
+
+
+def test_late_events_make_the_router_expect_less_than_there_is(tmp_path: Path) -> None:
+    trace = conversations(tmp_path / "trace.jsonl")
+    soon, late = (
+        run(trace=trace, capacity_share=4.0, load=0.2, policies=("kv",), travel=Travel(delay_s=delay_s)).policies[0]
+        for delay_s in (0.0, 60.0)
+    )
+    assert soon.expected_share == pytest.approx(soon.cached_share)
+    assert late.expected_share == 0
+    assert late.cached_share < soon.cached_share
+    assert late.differences == 0  # they do arrive in the end
+
+
+def test_lost_events_are_counted_and_the_index_differs() -> None:
+    figures = run(policies=("kv",), travel=Travel(loss=0.2)).policies[0]
+    assert 0 < figures.events.lost < figures.events.batches
+    assert figures.differences > 0
+
+
+def test_arrivals_move_together_until_the_load_is_as_asked() -> None:
+    report = run(policies=("kv",), load=0.5)
+    assert report.prompt_tokens / report.span_s == pytest.approx(0.5 * 4 * report.prefill_tokens_per_s)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policies": ("best",)}, "policy: expected one of"),
+        ({"load": 0.0}, "load: expected a number above 0"),
+        ({"capacity_share": -1.0}, "capacity_share: expected a number above 0"),
+        ({"engines": 0}, "engines, page_size: expected 1 or more"),
+        ({"page_size": 0}, "page_size: expected 1 or more"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run(**settings)
