@@ -15,6 +15,7 @@ from kvevents.errors import KVEventsError
 from kvevents.server.access import Access
 from kvevents.server.configuration import Settings
 from kvevents.server.control import Control
+from kvevents.server.decisions import Decisions
 from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
 from kvevents.server.proxy.proxy import Proxy
@@ -40,6 +41,7 @@ def create_app(
     """
     service = Service(settings, discover=discover, subscribe=subscribe)
     control = Control(service)
+    decisions = Decisions(service)
     proxy = Proxy(service)
 
     async def models(_request: Request) -> Response:
@@ -57,8 +59,8 @@ def create_app(
             Route("/v1/completions", proxy, methods=["POST"]),
             Route("/v1/chat/completions", proxy, methods=["POST"]),
             Route("/v1/models", models),
-            Route("/route", control.route, methods=["POST"]),
-            Route("/query", control.query, methods=["POST"]),
+            Route("/route", decisions.route, methods=["POST"]),
+            Route("/query", decisions.query, methods=["POST"]),
             Route("/workers", control.workers),
             Route("/workers", control.add_worker, methods=["POST"]),
             Route("/workers/{worker_id:path}", control.remove_worker, methods=["DELETE"]),

@@ -1,4 +1,4 @@
-"""The endpoints for whoever runs the router: decisions, matches, workers, figures."""
+"""The endpoints for whoever runs the router: workers, policy, figures."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvevents.routing import Decision, make_policy
+from kvevents.routing import make_policy
 from kvevents.server.body import read_body
 from kvevents.server.errors import HttpError
 from kvevents.server.service import Service
@@ -30,43 +30,6 @@ class Control:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._statistics = Statistics(service)
-
-    async def route(self, request: Request) -> Response:
-        """`POST /route`: where this prompt would go. Takes a turn, as a request would, but opens none."""
-        prompt = self._service.prompts.read(await self._body(request))
-        router, fleet = self._service.router, self._service.fleet
-        decision = router.select(
-            prompt.tokens,
-            lora_name=prompt.lora_name,
-            cache_salt=prompt.cache_salt,
-            exclude=fleet.unfit(prompt.model),
-        )
-        router.complete(decision)
-        return _json({"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, **_shown(decision)})
-
-    async def query(self, request: Request) -> Response:
-        """`POST /query`: how much of this prompt each worker holds."""
-        prompt = self._service.prompts.read(await self._body(request))
-        index = self._service.fleet.index
-        matches = index.match(prompt.tokens, lora_name=prompt.lora_name, cache_salt=prompt.cache_salt)
-        return _json(
-            {
-                "block_size": index.block_size,
-                "blocks": len(prompt.tokens) // index.block_size,
-                "matches": [
-                    {
-                        "worker": match.worker,
-                        "dp_rank": match.dp_rank,
-                        "total": match.total,
-                        "tiers": match.tiers,
-                        "fastest": match.fastest,
-                        "usable": match.usable,
-                        "state": match.state,
-                    }
-                    for match in matches
-                ],
-            }
-        )
 
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`: every worker, its load and the state of its events."""
@@ -127,12 +90,6 @@ class Control:
 
 def _no_such(worker_id: str) -> HttpError:
     return HttpError(404, "no_such_worker", f"worker {worker_id!r} is not known; GET /workers lists them")
-
-
-def _shown(decision: Decision) -> dict[str, Any]:
-    shown = msgspec.structs.asdict(decision)
-    del shown["id"]
-    return shown
 
 
 def _decode(body: bytes, form: type[Any]) -> Any:

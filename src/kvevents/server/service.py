@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from kvevents.engine.tokenizer import ByteTokenizer
 from kvevents.routing import Router
 from kvevents.server.configuration import Settings
 from kvevents.server.fleet import Discover, Fleet, Subscribe
@@ -41,7 +40,7 @@ class Service:
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
         self.ledger = Ledger()
         self.metrics = Metrics(self.fleet, self.ledger)
-        self.prompts = PromptReader(ByteTokenizer())
+        self.prompts = PromptReader(settings.prompts)
 
     @property
     def router(self) -> Router:

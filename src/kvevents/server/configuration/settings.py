@@ -11,6 +11,7 @@ from kvevents.server.configuration.fleet import FleetSettings
 from kvevents.server.configuration.listen import ListenSettings
 from kvevents.server.configuration.security import SecuritySettings
 from kvevents.server.configuration.worker import WorkerSettings, worker_address
+from kvevents.server.prompts.settings import PromptSettings
 from kvevents.server.proxy.settings import ProxySettings
 
 
@@ -27,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         events: how their events are received.
         routing: how they are chosen.
         proxy: how requests are passed on.
+        prompts: how prompts become token ids.
         security: who may do what.
 
     Raises:
@@ -39,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     events: EventsSettings = EventsSettings()
     routing: RoutingSettings = RoutingSettings()
     proxy: ProxySettings = ProxySettings()
+    prompts: PromptSettings = PromptSettings()
     security: SecuritySettings = SecuritySettings()
 
     def __post_init__(self) -> None:

@@ -38,7 +38,9 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, limit=self._service.settings.proxy.max_body_bytes)
-        prompt = self._service.prompts.read_leniently(body)
+        prompt = self._service.prompts.read(body, scope["path"])
+        if prompt.needs_tokenizing:
+            prompt = await self._service.prompts.tokenize(prompt)
         client = Client(send)
         answer = asyncio.create_task(self._answer(scope, body, prompt, client))
         gone = asyncio.create_task(_until_gone(receive))
