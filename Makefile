@@ -48,7 +48,7 @@ test-unit: setup  ## the fast part: no processes, no sockets, no long searches
 	$(BIN)/python -m pytest tests/unit tests/chaos -m "not integration" $(PARALLEL)
 
 test-rust:  ## tests of the core crate, a short fuzz campaign among them
-	cargo test --quiet --locked -p kvevents-core -p kvevents-fuzz
+	cargo test --quiet --locked -p kvevents-core -p kvevents-fuzz -p kvevents-load
 
 lint: setup  ## formats, lints, types, stubs
 	cargo fmt --check

@@ -303,6 +303,42 @@ def capture(rows: list[Row]) -> Iterator[Figure]:
             )
 
 
+def proxy(rows: list[Row]) -> Iterator[Figure]:
+    goals = {
+        ("small, 50 a second", "added_p50_us"): 1.0,
+        ("small, saturated", "processor_us_answered"): 1.0,
+        ("8k token ids, saturated", "processor_us_answered"): 0.5,
+        ("paced streams", "processor_us_chunks"): 1.2,
+        ("burst of streams", "first_byte_p50_us"): 0.5,
+    }
+    names = {
+        "added_p50_us": "added latency, p50",
+        "added_p99_us": "added latency, p99",
+        "processor_us_answered": "processor time a request",
+        "processor_us_chunks": "processor time a chunk",
+        "chunk_p99_us": "a chunk on its way, p99",
+        "first_byte_p50_us": "first byte, p50",
+    }
+    for row in rows:
+        question, figure, of = row["question"], row["figure"], row["of"]
+        peers = {name: value for name, value in of.items() if name != "ours"}
+        if figure == "grown_mb":
+            told = ", ".join(f"{name} {value:g} MB" for name, value in peers.items())
+            yield at_most(f"{question}: memory", f"{of['ours']:g} MB", of["ours"], 8, unit=" MB", peer=told)
+        elif figure in names:
+            told = ", ".join(
+                f"{name} {value:g} us" if isinstance(value, float) else f"{name}: {value}"
+                for name, value in peers.items()
+            )
+            what, best = f"{question}: {names[figure]}", [one for one in peers.values() if isinstance(one, float)]
+            if isinstance(of["ours"], float) and best:
+                ratio, goal = round(of["ours"] / min(best), 2), goals.get((question, figure))
+                shown = at_most(what, f"{of['ours']:g} us", ratio, goal, unit=" x", peer=told)
+                yield shown._replace(loses=ratio > 1 and goal is None)
+            else:
+                yield Figure(what, f"{of['ours']} us", peer=told)
+
+
 QUESTIONS: dict[str, Question] = {
     "record": Question("What does it cost an engine to announce a page?", record),
     "plugin": Question("What does recording cost inside SGLang?", plugin),
@@ -316,6 +352,7 @@ QUESTIONS: dict[str, Question] = {
     "apply": Question("What does it cost to apply a batch?", apply),
     "match": Question("How long does a match take?", match),
     "query": Question("How long does a query take, beside Dynamo's?", query),
+    "proxy": Question("What does a router add to a request, beside vLLM's and SGLang's?", proxy),
     "memory": Question("What does a stored block cost in memory?", memory),
     "growth": Question("Does an index grow dearer as it grows?", growth),
     "snapshot": Question("How long do a snapshot and its restoration take?", snapshot),
