@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from kvevents import cli
+from kvevents.cli.figures import print_families
 from kvevents.errors import ConfigError
 from kvevents.simulation.delivery import Travel
+from kvevents.simulation.families import FamilyLoad, FamilySettings, family_report
 from kvevents.simulation.replay import Outcome
 from kvevents.simulation.report import SimulationReport
 from kvevents.simulation.simulate import SimulationSettings, run_simulation
@@ -138,3 +141,38 @@ def test_arrivals_move_together_until_the_load_is_as_asked() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         run(**settings)
+
+
+SMALL = FamilyLoad(families=2, in_flight=3, requests=30)
+
+
+def test_families_meet_every_engine_in_turns_and_are_computed_once_at_each() -> None:
+    (figures,) = family_report(FamilySettings(policies=("round_robin",), loads=(SMALL,), engines=3)).figures
+    assert figures.requests_by_engine == {"engine-0": 10, "engine-1": 10, "engine-2": 10}
+    assert (figures.idle_engines, figures.cold_pairs, figures.cold_most) == (0, 6, 3)
+    assert figures.computed >= figures.cold_pairs
+
+
+def test_requests_of_families_are_in_flight_as_many_as_asked_for() -> None:
+    one_at_a_time = FamilyLoad(families=2, in_flight=1, requests=30)
+    (figures,) = family_report(FamilySettings(policies=("kv",), loads=(one_at_a_time,), engines=2)).figures
+    assert figures.in_flight_most == 1
+    assert figures.computed == figures.cold_pairs
+    assert sum(figures.requests_by_engine.values()) == 30
+    (figures,) = family_report(FamilySettings(policies=("kv",), loads=(SMALL,), engines=1)).figures
+    assert figures.in_flight_most == 3
+
+
+def test_families_and_traces_print_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_families(family_report(FamilySettings(policies=("kv",), loads=(SMALL,))))
+    assert str(SMALL) in capsys.readouterr().out
+    words = ["--limit", "20", "--engines", "2", "--policy", "kv", "--policy", "oracle"]
+    assert cli.main(["simulate", *words]) == 0
+    shown = capsys.readouterr()
+    assert "kv" in shown.out
+    assert "oracle: 20 of 20 requests ended" in shown.err
+    assert cli.main(["simulate", *words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [policy["policy"] for policy in report["policies"]] == ["kv", "oracle"]
+    assert cli.main(["simulate", "--families", *words]) == 2
+    assert "--families" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The reports of a demo and of a simulation as tables."""
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
@@ -7,6 +8,7 @@ from typing import TypeAlias, TypeVar
 from rich.table import Table
 
 from kvevents.cli.standard import ResultConsole
+from kvevents.simulation.families import FamilyReport
 from kvevents.simulation.report import DemoReport, PolicyFigures, ReplayFigures, SimulatedFigures, SimulationReport
 
 PIPE_WIDTH = 110
@@ -117,6 +119,32 @@ def print_simulation(report: SimulationReport) -> None:
             console.print(f"{policy.policy}: {line}", soft_wrap=True, markup=False)
     for line in _skipped(report.broken_lines):
         console.print(line, soft_wrap=True)
+
+
+def print_families(report: FamilyReport) -> None:
+    """Print who got which family on stdout."""
+    title = f"families of prompts over {report.engines} engines, events after {report.delay_s * 1000:g} ms"
+    table = Table(
+        title=title,
+        caption="idle: engines that got no request; cold: families computed by an engine that had not met them",
+    )
+    table.add_column("load", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("idle", "cold", "engines of a family", "in flight on one", "cached", "first token p99"):
+        table.add_column(name, justify="right")
+    for load, together in itertools.groupby(report.figures, key=lambda figures: figures.load):
+        for number, figures in enumerate(together):
+            cells = (
+                f"{figures.idle_engines}",
+                f"{figures.cold_pairs}",
+                f"up to {figures.cold_most}",
+                f"up to {figures.in_flight_most}",
+                f"{figures.cached_share:.1%}",
+                seconds(figures.first_token_p99_s),
+            )
+            table.add_row("" if number else load, figures.policy, *cells)
+        table.add_section()
+    _console().print(table)
 
 
 def remarks(report: DemoReport) -> list[str]:

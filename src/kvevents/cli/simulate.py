@@ -6,13 +6,16 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from kvevents.cli.duration import Duration
-from kvevents.cli.figures import print_simulation
+from kvevents.cli.figures import print_families, print_simulation
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
+from kvevents.errors import ConfigError
 from kvevents.simulation.delivery import Travel
-from kvevents.simulation.simulate import SimulatedCache, SimulationSettings, run_simulation
+from kvevents.simulation.families import FamilySettings, family_report
+from kvevents.simulation.simulate import SimulationSettings, run_simulation
 from kvevents.simulation.traces import bundled_trace
+from kvevents.simulation.virtual_fleet import SimulatedCache
 
 Policies = Annotated[tuple[str, ...], Parameter(negative=())]
 Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
@@ -22,7 +25,7 @@ def simulate(
     *,
     trace: Path | None = None,
     policy: Policies = ("round_robin", "kv", "oracle"),
-    engines: Count = 8,
+    engines: Count | None = None,
     capacity_share: Rate = 0.25,
     load: Rate = 0.7,
     delay: Duration = 0.02,
@@ -32,6 +35,7 @@ def simulate(
     page_size: Count = 64,
     prefill_tokens_per_second: Rate = 20_000.0,
     seed: int = 0,
+    families: Annotated[bool, Parameter(negative=())] = False,
     json: Json = False,
 ) -> int:
     """Replay a trace through a fleet in virtual time and show how each routing policy fares.
@@ -45,7 +49,7 @@ def simulate(
     Args:
         trace: Requests to replay, a Mooncake trace (JSONL); by default 330 s of chat traffic.
         policy: Routing policies to run, in this order, each on a fresh fleet.
-        engines: How many.
+        engines: How many; by default 8, with --families 4.
         capacity_share: KV cache of all engines together, as a share of the distinct prompt tokens of the trace.
         load: Prompt tokens that arrive over what the fleet could compute, as if nothing were cached. Arrivals are
             moved closer together, or apart, until it is so.
@@ -56,19 +60,40 @@ def simulate(
         page_size: Tokens in a page of KV cache.
         prefill_tokens_per_second: Of each engine.
         seed: Of all that is drawn.
+        families: In place of a trace: families of prompts with a common beginning, several requests in flight at any
+            time or one at a time. Are all engines used, and by how many is each family computed?
         json: Print one JSON object with all figures.
     """
+    travel = Travel(delay_s=delay, loss=loss)
+    if families:
+        if trace is not None or limit is not None:
+            raise ConfigError("--families: expected no --trace and no --limit beside it; it makes its own requests")
+        asked = FamilySettings(
+            policies=policy,
+            engines=engines or 4,
+            cache=cache,
+            page_size=page_size,
+            prefill_tokens_per_s=prefill_tokens_per_second,
+            travel=travel,
+            seed=seed,
+        )
+        answer = family_report(asked)
+        if json:
+            print_json(answer)
+        else:
+            print_families(answer)
+        return 0
     settings = SimulationSettings(
         trace=trace or bundled_trace(),
         limit=limit,
         policies=policy,
-        engines=engines,
+        engines=engines or 8,
         cache=cache,
         page_size=page_size,
         capacity_share=capacity_share,
         prefill_tokens_per_s=prefill_tokens_per_second,
         load=load,
-        travel=Travel(delay_s=delay, loss=loss),
+        travel=travel,
         seed=seed,
     )
     with showing_progress() as progress:

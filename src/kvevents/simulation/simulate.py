@@ -4,12 +4,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from kvevents.errors import ConfigError
-from kvevents.routing import POLICIES
 from kvevents.simulation.agenda import Agenda
 from kvevents.simulation.arrivals import endless_cache, spread, working_set
 from kvevents.simulation.delivery import Travel
@@ -17,9 +15,14 @@ from kvevents.simulation.demo import Progress
 from kvevents.simulation.replay import Outcome
 from kvevents.simulation.report import SimulatedFigures, SimulationReport, simulated_figures
 from kvevents.simulation.traces import Trace, read_trace
-from kvevents.simulation.virtual_fleet import ORACLE, VirtualFleet, VirtualFleetSettings, engine_config
-
-SimulatedCache = Literal["radix", "block_pool"]
+from kvevents.simulation.virtual_fleet import (
+    ORACLE,
+    SimulatedCache,
+    VirtualFleet,
+    VirtualFleetSettings,
+    check_policies,
+    engine_config,
+)
 
 
 class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +57,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = [*POLICIES, ORACLE]
-        for policy in self.policies:
-            if policy not in known:
-                raise ConfigError(f"policy: expected one of {', '.join(known)}, got {policy!r}")
+        check_policies(self.policies)
         if self.engines < 1 or self.page_size < 1:
             raise ConfigError(f"engines, page_size: expected 1 or more, got {self.engines}, {self.page_size}")
         for name in ("capacity_share", "prefill_tokens_per_s", "load"):

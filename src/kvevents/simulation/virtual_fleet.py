@@ -4,7 +4,8 @@ import hashlib
 import random
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
@@ -13,15 +14,18 @@ from kvevents.engine.config import EngineConfig
 from kvevents.engine.rank import Rank
 from kvevents.engine.request import Request, RequestState
 from kvevents.engine.timing import TimingModel
-from kvevents.errors import CapacityError
+from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import StorageMedium
 from kvevents.index import PrefixIndex
-from kvevents.routing import Policy, RandomPolicy, Router, make_policy
+from kvevents.routing import POLICIES, Policy, RandomPolicy, Router, make_policy
 from kvevents.simulation.agenda import Agenda, RankDriver
 from kvevents.simulation.comparison import RankComparison, RankHoldings, compare_rank
 from kvevents.simulation.delivery import Delivery, DeliveryFigures, Travel
 from kvevents.simulation.oracle import CacheView
 from kvevents.simulation.replay import Outcome
+
+SimulatedCache = Literal["radix", "block_pool"]
+"""Kinds of engines that can be simulated: like SGLang, or like vLLM."""
 
 ORACLE = "oracle"
 """The policy `kv`, cost and books as they are, that asks the caches themselves in place of the index."""
@@ -41,6 +45,10 @@ class VirtualFleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineConfig
     travel: Travel = Travel()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.engines < 1:
+            raise ConfigError(f"engines: expected 1 or more, got {self.engines}")
 
 
 class VirtualFleet:
@@ -169,17 +177,28 @@ class VirtualFleet:
         return array("I", array("H", stream.digest(2 * count)))
 
 
-def engine_config(*, cache: str, page_size: int, cache_tokens: int, prefill_tokens_per_s: float) -> EngineConfig:
-    """Settings of an engine as the simulation knows them; all others are an engine's defaults."""
-    return msgspec.convert(
-        {
-            "cache": cache,
-            "page_size": page_size,
-            "max_total_tokens": cache_tokens,
-            "timing": TimingModel(prefill_tokens_per_second=prefill_tokens_per_s),
-        },
-        EngineConfig,
+def engine_config(
+    *, cache: SimulatedCache, page_size: int, cache_tokens: int, prefill_tokens_per_s: float
+) -> EngineConfig:
+    """Settings of an engine as the simulation knows them; all others are an engine's defaults.
+
+    Raises:
+        ConfigError: one of them makes no sense.
+    """
+    return EngineConfig(
+        cache=cache,
+        page_size=page_size,
+        max_total_tokens=cache_tokens,
+        timing=TimingModel(prefill_tokens_per_second=prefill_tokens_per_s),
     )
+
+
+def check_policies(names: Iterable[str]) -> None:
+    """Raise ConfigError for a policy that there is not."""
+    known = [*POLICIES, ORACLE]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"policy: expected one of {', '.join(known)}, got {name!r}")
 
 
 def _policy(name: str, seed: int) -> Policy:
