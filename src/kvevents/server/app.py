@@ -20,6 +20,7 @@ from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
 from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.service import Service
+from kvevents.server.watch import Watch
 from kvevents.transport import Subscriber, discover
 
 
@@ -43,6 +44,7 @@ def create_app(
     control = Control(service)
     decisions = Decisions(service)
     proxy = Proxy(service)
+    watch = Watch(service)
 
     async def models(_request: Request) -> Response:
         served = await service.fleet.models()
@@ -50,7 +52,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with service.running():
+        async with service.running(), watch.running():
             yield
 
     errors: tuple[type[Exception], ...] = (HttpError, KVEventsError, HTTPException, ClientDisconnect, Exception)
@@ -66,7 +68,7 @@ def create_app(
             Route("/workers/{worker_id:path}", control.remove_worker, methods=["DELETE"]),
             Route("/holdings/{worker_id:path}", control.holdings),
             Route("/policy", control.set_policy, methods=["POST"]),
-            Route("/stats", control.stats),
+            *watch.routes,
             Route("/metrics", control.metrics),
             Route("/health", control.health),
             Route("/ready", control.ready),

@@ -67,10 +67,6 @@ class Control:
         self._service.router.policy = make_policy(asked.policy)
         return _json({"policy": asked.policy})
 
-    async def stats(self, _request: Request) -> Response:
-        """`GET /stats`: every figure in one document."""
-        return _json(self._statistics.document())
-
     async def metrics(self, _request: Request) -> Response:
         """`GET /metrics`: Prometheus' text format."""
         return Response(self._service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

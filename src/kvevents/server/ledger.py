@@ -1,7 +1,7 @@
 """What became of the requests, counted."""
 
 from collections import Counter, defaultdict
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,13 @@ class PolicyCounts(msgspec.Struct):
     reported_cached_tokens: int = 0
 
 
+class Observer(Protocol):
+    """Is told of every attempt as the ledger is."""
+
+    def placed(self, decision: Decision, prompt_source: str) -> None: ...
+    def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None: ...
+
+
 class Ledger:
     """Counts by policy, worker and outcome.
 
@@ -42,6 +49,7 @@ class Ledger:
             `broken` (ended in the middle) and `unanswered` (failed before anything was sent to the client).
         unplaced: requests that no worker could take.
         unread: requests whose prompt the router could not read as tokens.
+        observers: told of every attempt, too.
     """
 
     def __init__(self) -> None:
@@ -49,10 +57,18 @@ class Ledger:
         self.outcomes: Counter[tuple[str, Outcome]] = Counter()
         self.unplaced = 0
         self.unread = 0
+        self.observers: list[Observer] = []
+
+    def placed(self, decision: Decision, prompt_source: str) -> None:
+        """A worker was chosen for a request whose prompt came as `prompt_source`."""
+        for observer in self.observers:
+            observer.placed(decision, prompt_source)
 
     def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None:
         """An attempt is over; `usage` is what the engine reported, if it did."""
         self.outcomes[decision.worker, outcome] += 1
+        for observer in self.observers:
+            observer.ended(decision, outcome, usage)
         if outcome != "ok":
             return
         counts = self.policies[decision.policy]

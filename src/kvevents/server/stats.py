@@ -1,7 +1,7 @@
 """`GET /stats`: every figure of the router in one JSON document. What shows figures takes them from here."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -116,13 +116,20 @@ def overall(worker: Worker, states: Iterable[SourceState]) -> dict[str, Any]:
 
 
 def totals(policies: Iterable[PolicyCounts]) -> dict[str, Any]:
-    """Sums over all policies, and the hit rates in them: None while there is nothing to divide by."""
+    """Sums over all policies, and the hit rates in them."""
     counts = list(policies)
     sums = {name: sum(getattr(one, name) for one in counts) for name in PolicyCounts.__struct_fields__}
+    return {**sums, **hit_rates(sums)}
+
+
+def hit_rates(sums: Mapping[str, int]) -> dict[str, float | None]:
+    """Shares of prompt tokens: expected cached by the router, reported by engines."""
     return {
-        **sums,
-        "expected_hit_rate": ratio(sums["expected_cached_tokens"], sums["prompt_tokens"]),
-        "reported_hit_rate": ratio(sums["reported_cached_tokens"], sums["reported_prompt_tokens"]),
+        f"{name}_hit_rate": ratio(sums.get(cached, 0), sums.get(tokens, 0))
+        for name, cached, tokens in (
+            ("expected", "expected_cached_tokens", "prompt_tokens"),
+            ("reported", "reported_cached_tokens", "reported_prompt_tokens"),
+        )
     }
 
 

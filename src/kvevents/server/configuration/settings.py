@@ -11,6 +11,7 @@ from kvevents.server.configuration.fleet import FleetSettings
 from kvevents.server.configuration.listen import ListenSettings
 from kvevents.server.configuration.security import SecuritySettings
 from kvevents.server.configuration.worker import WorkerSettings, worker_address
+from kvevents.server.dashboard.settings import DashboardSettings
 from kvevents.server.prompts.settings import PromptSettings
 from kvevents.server.proxy.settings import ProxySettings
 
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         routing: how they are chosen.
         proxy: how requests are passed on.
         prompts: how prompts become token ids.
+        dashboard: how what is shown is kept and sent.
         security: who may do what.
 
     Raises:
@@ -42,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routing: RoutingSettings = RoutingSettings()
     proxy: ProxySettings = ProxySettings()
     prompts: PromptSettings = PromptSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     security: SecuritySettings = SecuritySettings()
 
     def __post_init__(self) -> None:

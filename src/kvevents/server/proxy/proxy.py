@@ -68,6 +68,7 @@ class Proxy:
                 if trouble is None:
                     raise
                 raise HttpError(502, "worker_failed", f"{trouble}; {error}") from None
+            service.ledger.placed(decision, prompt.source)
             try:
                 await self._attempt(decision, scope, body, client)
             except UnansweredError as error:
