@@ -1,10 +1,9 @@
 """`kvevents serve`: the router."""
 
-import logging
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -13,6 +12,8 @@ from kvevents.cli.output import Json, print_json
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.load import Override, load_settings
 from kvevents.server.run import run_router
+from kvevents.server.telemetry.logs import set_up_logging
+from kvevents.server.telemetry.settings import Level
 
 Repeated = Annotated[tuple[str, ...], Parameter(negative=())]
 
@@ -27,6 +28,8 @@ def serve(
     block_size: Count | None = None,
     allow_host: Repeated = (),
     keys: Path | None = None,
+    log_format: Literal["text", "json"] | None = None,
+    log_level: Level | None = None,
     set: Annotated[Repeated, Parameter(name="--set")] = (),  # noqa: A002 (the flag's name)
     json: Json = False,
 ) -> None:
@@ -51,11 +54,13 @@ def serve(
         block_size: Tokens in a block of the index; by default that of the engines.
         allow_host: Host that workers added by POST /workers may have, besides those of --worker; once for each.
         keys: A file of `kvevents keys` that ends in .key_secret, of a consumer that the engines list.
+        log_format: Of the lines on stderr; by default text.
+        log_level: From where on something is a line, by default warning; with info, set telemetry.access_log=info for a
+            line per request.
         set: Any other setting as section.key=value, in TOML, such as proxy.max_body_bytes=1000000; once for each.
         json: The line is JSON with or without it.
     """
     del json
-    logging.basicConfig(level=logging.WARNING, format="kvevents: %(message)s")
     flags = {
         "--policy": ("routing.policy", policy),
         "--host": ("listen.host", host),
@@ -63,10 +68,13 @@ def serve(
         "--block-size": ("fleet.block_size", block_size),
         "--allow-host": ("security.worker_hosts", list(allow_host) or None),
         "--keys": ("events.keys", None if keys is None else str(keys.absolute())),
+        "--log-format": ("telemetry.log_format", log_format),
+        "--log-level": ("telemetry.log_level", log_level),
         "--worker": ("worker", [{"url": url} for url in worker] or None),
     }
     overrides = [Override(flag, key, value) for flag, (key, value) in flags.items() if value is not None]
     settings = load_settings(config, overrides=[*overrides, *_assignments(set)])
+    set_up_logging(settings.telemetry)
     run_router(settings, announce=print_json)
 
 

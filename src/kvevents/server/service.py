@@ -12,6 +12,7 @@ from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
+from kvevents.server.telemetry.telemetry import Telemetry
 from kvevents.transport import Subscriber, discover
 
 KEEP_ALIVE_S = 2.0
@@ -39,6 +40,7 @@ class Service:
         self.settings = settings
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
         self.ledger = Ledger()
+        self.telemetry = Telemetry(settings.telemetry)
         self.metrics = Metrics(self.fleet, self.ledger)
         self.prompts = PromptReader(settings.prompts)
 
@@ -68,3 +70,4 @@ class Service:
                 watch.cancel()
                 await asyncio.wait({watch})
                 await self.fleet.close()
+                await asyncio.to_thread(self.telemetry.close)

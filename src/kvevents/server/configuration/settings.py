@@ -14,6 +14,7 @@ from kvevents.server.configuration.worker import WorkerSettings, worker_address
 from kvevents.server.dashboard.settings import DashboardSettings
 from kvevents.server.prompts.settings import PromptSettings
 from kvevents.server.proxy.settings import ProxySettings
+from kvevents.server.telemetry.settings import TelemetrySettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         prompts: how prompts become token ids.
         dashboard: how what is shown is kept and sent.
         security: who may do what.
+        telemetry: traces and logs.
 
     Raises:
         ConfigError: two workers with one id or URL, or one that is the router itself.
@@ -46,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prompts: PromptSettings = PromptSettings()
     dashboard: DashboardSettings = DashboardSettings()
     security: SecuritySettings = SecuritySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __post_init__(self) -> None:
         for what, values in (
