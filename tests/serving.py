@@ -184,9 +184,9 @@ async def engines(*replies: Reply) -> AsyncIterator[list[StubEngine]]:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[str]:
-    """The URL of an application served here."""
-    config = uvicorn.Config(app, port=0, log_level="critical", http="httptools", ws="none", lifespan="on")
+async def listening(app: ASGIApp, *, protocol: Any = "httptools") -> AsyncIterator[str]:
+    """The URL of an application served here; `protocol` makes its connections."""
+    config = uvicorn.Config(app, port=0, log_level="critical", http=protocol, ws="none", lifespan="on")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.create_task(server._serve())
@@ -215,7 +215,8 @@ async def routing(*stubs: StubEngine, **options: Any) -> AsyncIterator[str]:
     subscribe = options.pop("subscribe", None)
     settings = router_settings(*(stub.url for stub in stubs), **options)
     extra = {} if subscribe is None else {"subscribe": subscribe}
-    async with listening(create_app(settings, discover=discover, **extra)) as url:
+    app = create_app(settings, discover=discover, **extra)
+    async with listening(app, protocol=app.state.service.proxy.connect) as url:
         yield url
 
 

@@ -156,7 +156,7 @@ def test_ranks_are_addressed_where_there_are_several() -> None:
             events.store(PROMPT, block_size=64, dp_rank=1)
             events.say(State.LIVE, dp_rank=1)
             async with http.post("/v1/completions", json={"prompt": PROMPT}) as response:
-                assert response.headers["x-kvevents-rank"] == "1"
+                assert response.headers["x-kvevents-dp-rank"] == "1"
             assert engine.completions[0].headers["x-data-parallel-rank"] == "1"
             (worker,) = (await get(url, "/workers"))["workers"]
             assert [rank["dp_rank"] for rank in worker["ranks"]] == [0, 1]

@@ -6,6 +6,7 @@ import json
 import aiohttp
 import pytest
 
+from kvevents.server.proxy.exchange import HELD_BYTES
 from serving import EVENT_STREAM, Arrived, StubEngine, answer, chunk, engines, get, routing, run, whole
 
 pytestmark = pytest.mark.integration
@@ -122,9 +123,28 @@ def test_a_stream_whose_worker_dies_ends_with_an_error_event(cut: int) -> None:
     run(test)
 
 
-def test_half_a_reply_is_not_made_to_look_whole() -> None:
+def test_half_a_short_reply_is_nothing_sent() -> None:
     async def half(_request: Arrived, writer: asyncio.StreamWriter) -> None:
         writer.write(whole({"choices": []}).replace(b"content-length: ", b"content-length: 1"))
+        await writer.drain()
+        writer.close()
+
+    async def test() -> None:
+        async with (
+            engines(half, answer) as (bad, good),
+            routing(bad, good, policy="round_robin") as url,
+            aiohttp.ClientSession(url) as http,
+            http.post("/v1/completions", json=BODY) as response,
+        ):
+            assert response.status == 200
+            assert response.headers["x-kvevents-worker"] == good.id
+
+    run(test)
+
+
+def test_half_a_long_reply_is_not_made_to_look_whole() -> None:
+    async def half(_request: Arrived, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b" " * HELD_BYTES).replace(b"content-length: ", b"content-length: 1"))
         await writer.drain()
         writer.close()
 

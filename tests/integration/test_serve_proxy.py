@@ -33,7 +33,7 @@ def test_bodies_and_replies_pass_unchanged() -> None:
                 assert response.status == 200
                 assert response.headers["content-type"] == "application/json"
                 assert response.headers["x-kvevents-worker"] == engine.id
-                assert response.headers["x-kvevents-rank"] == "0"
+                assert response.headers["x-kvevents-dp-rank"] == "0"
                 assert response.headers["x-kvevents-expected-cached-blocks"] == "0"
                 assert json.loads(await response.read())["choices"] == [{"text": "a"}]
             (request,) = engine.completions

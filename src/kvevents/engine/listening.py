@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,13 +19,27 @@ KEEP_ALIVE_S = 75
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn with our signals: the first drains, the second ends at once, and neither is raised again."""
+    """Uvicorn with our signals: the first drains, the second ends at once, and neither is raised again.
 
-    def __init__(self, app: ASGIApp, *, drain_s: int, on_started: Callable[[], None]) -> None:
+    Args:
+        app: what answers.
+        drain_s: seconds that open requests have to end after a signal.
+        on_started: called once it listens.
+        protocol: makes a connection, called as uvicorn calls its own.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        drain_s: int,
+        on_started: Callable[[], None],
+        protocol: Callable[..., asyncio.Protocol] | None = None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http="httptools" if protocol is None else cast("type[asyncio.Protocol]", protocol),
                 ws="none",
                 lifespan="on",
                 log_config=None,

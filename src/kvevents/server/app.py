@@ -18,7 +18,6 @@ from kvevents.server.control import Control
 from kvevents.server.decisions import Decisions
 from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
-from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.service import Service
 from kvevents.server.watch import Watch
 from kvevents.transport import Subscriber, discover
@@ -30,7 +29,10 @@ def create_app(
     discover: Discover = discover,
     subscribe: Subscribe = Subscriber,
 ) -> Starlette:
-    """The router as an ASGI application. Its lifespan finds the workers and receives their events.
+    """The router's control endpoints as an ASGI application. Its lifespan finds the workers and receives their events.
+
+    The paths that are passed on to workers are none of it: `app.state.service.proxy.connect` makes the connections
+    that answer both, see `kvevents.server.run`.
 
     Args:
         settings: of the service.
@@ -43,12 +45,14 @@ def create_app(
     service = Service(settings, discover=discover, subscribe=subscribe)
     control = Control(service)
     decisions = Decisions(service)
-    proxy = Proxy(service)
     watch = Watch(service)
 
     async def models(_request: Request) -> Response:
         served = await service.fleet.models()
         return Response(msgspec.json.encode({"object": "list", "data": served}), media_type="application/json")
+
+    async def not_here(_request: Request) -> Response:
+        raise HTTPException(405, "POST only", {"allow": "POST"})  # and POST goes to a worker: see `Proxy`
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -56,10 +60,9 @@ def create_app(
             yield
 
     errors: tuple[type[Exception], ...] = (HttpError, KVEventsError, HTTPException, ClientDisconnect, Exception)
-    return Starlette(
+    app = Starlette(
         routes=[
-            Route("/v1/completions", proxy, methods=["POST"]),
-            Route("/v1/chat/completions", proxy, methods=["POST"]),
+            *(Route(path, not_here) for path in settings.proxy.paths),
             Route("/v1/models", models),
             Route("/route", decisions.route, methods=["POST"]),
             Route("/query", decisions.query, methods=["POST"]),
@@ -77,3 +80,5 @@ def create_app(
         exception_handlers=dict.fromkeys(errors, respond),
         lifespan=lifespan,
     )
+    app.state.service = service
+    return app

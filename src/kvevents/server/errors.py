@@ -19,10 +19,12 @@ class HttpError(Exception):
         status: of the HTTP reply.
         code: stable word for programs.
         message: for people: what was expected, what came, what to do.
+        retry_after_s: when to try again; None when that would not help.
     """
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.status = status
         self.code = code
         self.message = message
@@ -35,10 +37,21 @@ class HttpError(Exception):
             error |= {"type": kind, "param": None}
         return msgspec.json.encode({"error": error})
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Of the reply."""
+        headers = [(b"content-type", b"application/json")]
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % self.retry_after_s))
+        return headers
+
     def response(self, path: str) -> Response:
         """The reply to a request for `path`."""
-        headers = {"www-authenticate": "Bearer"} if self.status == 401 else None
-        return Response(self.body(openai=is_openai(path)), self.status, headers, media_type="application/json")
+        response = Response(self.body(openai=is_openai(path)), self.status)
+        response.raw_headers.extend(self.headers)
+        return response
 
 
 def is_openai(path: str) -> bool:

@@ -26,7 +26,10 @@ def run_router(settings: Settings, *, announce: Callable[[dict[str, object]], No
     app = create_app(settings)
     with listen(settings.listen.host, settings.listen.port) as listener:
         server = HttpServer(
-            app, drain_s=math.ceil(settings.listen.drain_s), on_started=lambda: announce({"url": url_of(listener)})
+            app,
+            drain_s=math.ceil(settings.listen.drain_s),
+            on_started=lambda: announce({"url": url_of(listener)}),
+            protocol=app.state.service.proxy.connect,
         )
         uvloop.run(server.serve(sockets=[listener]))
     if not server.started:

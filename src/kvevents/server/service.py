@@ -12,15 +12,14 @@ from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
+from kvevents.server.proxy.pool import KEEP_ALIVE_S
+from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.telemetry.telemetry import Telemetry
 from kvevents.transport import Subscriber, discover
 
-KEEP_ALIVE_S = 2.0
-"""Less than the 5 s after which engines close an idle connection, so that none is closed as it is used again."""
-
 
 class Service:
-    """The router as a running thing: fleet, books, metrics, and the connections to the workers.
+    """The router as a running thing: fleet, books, metrics, proxy.
 
     Args:
         settings: of the service.
@@ -43,6 +42,7 @@ class Service:
         self.telemetry = Telemetry(settings.telemetry)
         self.metrics = Metrics(self.fleet, self.ledger)
         self.prompts = PromptReader(settings.prompts)
+        self.proxy = Proxy(self)
 
     @property
     def router(self) -> Router:
@@ -55,18 +55,16 @@ class Service:
         settings = self.settings
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.proxy.connect_timeout_s, sock_read=settings.proxy.idle_timeout_s
-            ),
+            timeout=aiohttp.ClientTimeout(total=settings.fleet.probe_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
         ) as self.http:
             await self.fleet.start(self.http)
             watch = asyncio.create_task(self.fleet.watch())
+            self.proxy.start()
             try:
                 yield
             finally:
+                self.proxy.close()
                 watch.cancel()
                 await asyncio.wait({watch})
                 await self.fleet.close()

@@ -1,148 +1,251 @@
-"""The way of a completion: choose a worker, pass the bytes on unchanged, keep the books."""
+"""The data plane as a whole: what its connections and exchanges share."""
 
 import asyncio
-import io
-import time
+import secrets
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Protocol
 
-import aiohttp
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from kvevents.routing import Decision, NoWorkerError
-from kvevents.server.body import read_body
-from kvevents.server.client import Client
+from kvevents.routing import Decision
 from kvevents.server.errors import HttpError
-from kvevents.server.ledger import Outcome
 from kvevents.server.prompts import Prompt
-from kvevents.server.service import Service
-from kvevents.server.upstream import (
-    UnansweredError,
-    error_event,
-    failure,
-    request_headers,
-    response_headers,
-    target_url,
-)
-from kvevents.server.usage import UsageTail
+from kvevents.server.proxy.admission import Admission
+from kvevents.server.proxy.bridge import ApplicationCall
+from kvevents.server.proxy.connection import Answer, ClientConnection
+from kvevents.server.proxy.counters import Counters
+from kvevents.server.proxy.deadlines import Deadlines
+from kvevents.server.proxy.exchange import Exchange
+from kvevents.server.proxy.heads import RequestHead, read_request_head
+from kvevents.server.proxy.pool import Pool
+from kvevents.server.proxy.request import Request
 
-MAX_DELIVERIES = 2
-"""Workers that may fail over one request: one that brings engines down must not bring down all of them."""
+if TYPE_CHECKING:
+    from kvevents.server.service import Service
 
-_LARGE_BYTES = 2**20
+_EXPIRY_S = 1.0
+
+
+class ServerState(Protocol):
+    """What the proxy uses of `uvicorn.server.ServerState`."""
+
+    connections: set[Any]
+    tasks: set["asyncio.Task[None]"]
+    default_headers: list[tuple[bytes, bytes]]
 
 
 class Proxy:
-    """ASGI application for the endpoints that run a model."""
+    """Makes connections, and keeps what they share. Lives on one event loop.
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    The process is uvicorn's (sockets, lifespan, signals, the wait for open connections); the connections are ours. It
+    takes `connect` as its HTTP protocol, and the application as what answers everything but the proxy's paths.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(scope, receive, limit=self._service.settings.proxy.max_body_bytes)
-        prompt = self._service.prompts.read(body, scope["path"])
-        if prompt.needs_tokenizing:
-            prompt = await self._service.prompts.tokenize(prompt)
-        client = Client(send)
-        answer = asyncio.create_task(self._answer(scope, body, prompt, client))
-        gone = asyncio.create_task(_until_gone(receive))
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            answer.cancel()
-            await asyncio.wait((answer, gone))
-        if not answer.cancelled():
-            answer.result()
+    Attributes:
+        counters: sums since the start.
+        admission: who is in flight where, and who waits.
+        pool: connections to the workers.
+        is_draining: whether the process is about to end.
+    """
 
-    async def _answer(self, scope: Scope, body: bytes, prompt: Prompt, client: Client) -> None:
-        """Try workers until one has answered, or none is left."""
-        service = self._service
-        tried = set(service.fleet.unfit(prompt.model))
-        deliveries = 0
-        trouble: str | None = None
-        service.ledger.unread += prompt.unread is not None
-        while True:
-            try:
-                decision = self._choose(prompt, tried)
-            except NoWorkerError as error:
-                service.ledger.unplaced += 1
-                if trouble is None:
-                    raise
-                raise HttpError(502, "worker_failed", f"{trouble}; {error}") from None
-            service.ledger.placed(decision, prompt.source)
-            try:
-                await self._attempt(decision, scope, body, client)
-            except UnansweredError as error:
-                trouble = f"worker {decision.worker} {error}"
-                if error.is_late:
-                    raise HttpError(504, "worker_timeout", trouble) from None
-                tried.add(decision.worker)
-                deliveries += error.delivered
-                if deliveries == MAX_DELIVERIES:
-                    raise HttpError(502, "worker_failed", f"{trouble}, the second over this request") from None
-            else:
-                return
+    def __init__(self, service: "Service") -> None:
+        self.service = service
+        self.settings = service.settings.proxy
+        self.counters = Counters()
+        self.deadlines = Deadlines()
+        self.pool = Pool(self.settings)
+        self.admission = Admission(self._limit, max_waiting=self.settings.max_waiting)
+        self.is_draining = False
+        self._paths = frozenset(self.settings.paths)
+        self._token = service.settings.security.client_token
+        self._connections: set[ClientConnection] = set()
+        self._buffered_bytes = 0
+        self._name = secrets.token_hex(8).encode()
+        self._numbers = 0
+        self._state: ServerState | None = None
+        self._app: ASGIApp | None = None
+        self._app_state: dict[str, Any] = {}
+        self._expiry: asyncio.TimerHandle | None = None
 
-    def _choose(self, prompt: Prompt, tried: set[str]) -> Decision:
-        with self._service.metrics.select_seconds.time():
-            return self._service.router.select(
-                prompt.tokens, lora_name=prompt.lora_name, cache_salt=prompt.cache_salt, exclude=tried
-            )
+    def start(self) -> None:
+        """Begin to keep time."""
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self.deadlines.start()
+        self._expire()
 
-    async def _attempt(self, decision: Decision, scope: Scope, body: bytes, client: Client) -> None:
-        """Have one worker answer. The decision has ended, and is in the books, when this returns or raises.
+    def close(self) -> None:
+        """End whatever is still open."""
+        for connection in list(self._connections):
+            connection.cut()
+        self.pool.close()
+        self.deadlines.stop()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def connect(self, config: Any, server_state: ServerState, app_state: dict[str, Any], **_: Any) -> ClientConnection:
+        """A connection, for uvicorn's `Config(http=...)`."""
+        self._state, self._app, self._app_state = server_state, config.loaded_app, app_state
+        return ClientConnection(self)
+
+    def gauges(self) -> dict[str, int]:
+        """What is the case now: connections, requests and bytes."""
+        return {
+            "connections": len(self._connections),
+            "waiting": self.admission.waiting,
+            "in_flight": sum(self.admission.in_flight.values()),
+            "buffered_bytes": self._buffered_bytes,
+            "idle_upstream_connections": self.pool.idle,
+        }
+
+    # What connections ask.
+
+    def welcome(self, connection: ClientConnection) -> bool:
+        """Take in a connection; False when there are too many."""
+        self._connections.add(connection)
+        if self._state is not None:
+            self._state.connections.add(connection)
+        self.deadlines.watch(connection)
+        if len(self._connections) > self.settings.max_connections:
+            self.counters.refused_connections += 1
+            return False
+        self.counters.connections += 1
+        return True
+
+    def farewell(self, connection: ClientConnection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        if self._state is not None:
+            self._state.connections.discard(connection)
+        self.deadlines.forget(connection)
+
+    def admit_head(self, request: Request) -> None:
+        """Look at a request's head, before its body is read.
 
         Raises:
-            UnansweredError: the worker failed before anything was sent to the client.
+            HttpError: it will not be answered as asked.
         """
-        service = self._service
-        tail = UsageTail()
-        outcome: Outcome = "client_left"
-        try:
-            outcome = await self._pass_on(decision, scope, body, client, tail)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            reason = failure(error)
-            service.fleet.suspect(decision.worker, reason)
-            if not client.is_started:
-                outcome = "unanswered"
-                raise UnansweredError(reason, error) from error
-            outcome = "broken"
-            if client.is_event_stream:
-                message = f"worker {decision.worker} {reason}"
-                await client.send((b"" if tail.ends_an_event() else b"\n\n") + error_event(message))
-                await client.end()
-            # else: the reply stays incomplete, and the server closes the connection on it
-        finally:
-            (service.router.complete if outcome == "ok" else service.router.fail)(decision)
-            service.ledger.ended(decision, outcome, tail.usage() if outcome == "ok" else None)
+        request.head = head = read_request_head(request.headers, is_http_1_0=request.is_http_1_0)
+        if self.is_proxied(request):
+            self.counters.accepted += 1
+            if self._token is not None and not self._token.matches(_bearer(head)):
+                raise HttpError(401, "unauthorized", "expected the client token as 'Authorization: Bearer ...'")
+            if self._name in head.hops:
+                self.counters.loops += 1
+                raise HttpError(508, "loop", "this request has passed this router before: one of its workers is itself")
+        if head.length is not None and head.length > self.settings.max_body_bytes:
+            raise self._too_large()
 
-    async def _pass_on(self, decision: Decision, scope: Scope, body: bytes, client: Client, tail: UsageTail) -> Outcome:
-        service = self._service
-        worker = service.fleet[decision.worker]
-        started = time.perf_counter()
-        async with service.http.post(
-            target_url(worker.url, scope["path"], scope["query_string"]),
-            data=body if len(body) < _LARGE_BYTES else io.BytesIO(body),
-            headers=request_headers(scope["headers"], decision, ranks=worker.ranks),
-            allow_redirects=False,
-        ) as response:
-            try:
-                # The first bytes go with the headers: until there are some, another worker can still take over.
-                chunk = await response.content.readany()
-                if response.status == 200:
-                    service.router.prefill_done(decision)
-                    service.metrics.first_byte_seconds.observe(time.perf_counter() - started)
-                headers = response_headers(response.raw_headers, decision, block_size=service.fleet.index.block_size)
-                await client.start(response.status, headers)
-                while chunk:
-                    tail.feed(chunk)
-                    await client.send(chunk)
-                    chunk = await response.content.readany()
-                await client.end()
-            finally:
-                response.close()  # what is not read to its end is not wanted any more
-        return "ok" if response.status == 200 else "refused"
+    def admit_body(self, request: Request, size: int) -> None:
+        """Take note of a piece of a body.
+
+        Raises:
+            HttpError: it is too much.
+        """
+        request.size += size
+        self._buffered_bytes += size
+        if request.size > self.settings.max_body_bytes:
+            raise self._too_large()
+        if self._buffered_bytes > self.settings.max_buffered_bytes:
+            raise HttpError(503, "out_of_memory", "the router holds too many large requests", retry_after_s=1)
+
+    def release(self, request: Request) -> None:
+        """A request's body is not needed any more."""
+        self._buffered_bytes -= request.size
+        request.size = 0
+
+    def is_proxied(self, request: Request) -> bool:
+        """Whether a worker answers it."""
+        return request.method == b"POST" and request.path in self._paths
+
+    def answer(self, client: ClientConnection, request: Request) -> Answer:
+        """What answers a request."""
+        if self.is_proxied(request):
+            return Exchange(self, client, request)
+        assert self._app is not None, "uvicorn makes connections with its application"
+        return ApplicationCall(self, client, request, self._app)
+
+    def date(self) -> list[tuple[bytes, bytes]]:
+        """Headers of every reply of our own."""
+        return [] if self._state is None else self._state.default_headers
+
+    # What exchanges ask.
+
+    def new_request_id(self) -> bytes:
+        """An id that no other request has."""
+        self._numbers += 1
+        return b"%b-%x" % (self._name, self._numbers)
+
+    def hops(self, head: RequestHead) -> bytes:
+        """The routers that a request has passed when it leaves this one."""
+        return b"%b, %b" % (head.hops, self._name) if head.hops else self._name
+
+    def read_prompt(self, request: Request) -> Prompt:
+        """What routing needs of a request.
+
+        Raises:
+            HttpError: no engine could take it.
+        """
+        assert request.head is not None, "only a request whose head was admitted is answered"
+        if request.head.content_type.startswith(b"multipart/"):
+            return Prompt(tokens=b"", unread="a form, not JSON")
+        return self.service.prompts.read(request.body, request.path)
+
+    async def tokenize(self, prompt: Prompt) -> Prompt:
+        """The prompt with its tokens."""
+        return await self.service.prompts.tokenize(prompt)
+
+    def unfit(self, model: str | None) -> Collection[str]:
+        """Workers that do not serve a model.
+
+        Raises:
+            HttpError: 404, no worker serves it.
+        """
+        return self.service.fleet.unfit(model)
+
+    def choose(self, prompt: Prompt, exclude: Collection[str]) -> Decision:
+        """A worker for a prompt.
+
+        Raises:
+            NoWorkerError: none is left.
+        """
+        started = self.now()
+        decision = self.service.router.select(
+            prompt.tokens,
+            lora_name=prompt.lora_name,
+            cache_salt=prompt.cache_salt,
+            extra_keys=prompt.extra_keys,
+            exclude=exclude,
+        )
+        self.service.metrics.select_seconds.observe(self.now() - started)
+        return decision
+
+    # What calls of the application ask.
+
+    def application_state(self) -> dict[str, Any]:
+        """A copy of the lifespan's state, as ASGI has it."""
+        return self._app_state.copy()
+
+    def hold(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task alive, and let the server wait for it."""
+        tasks: set[asyncio.Task[None]] = set() if self._state is None else self._state.tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def _limit(self, worker: str) -> int | None:
+        fleet = self.service.fleet
+        return getattr(fleet[worker], "max_in_flight", None) if worker in fleet else None
+
+    def _too_large(self) -> HttpError:
+        return HttpError(
+            413, "body_too_large", f"expected a body of at most {self.settings.max_body_bytes} bytes, got more"
+        )
+
+    def _expire(self) -> None:
+        self.pool.expire()
+        self.admission.admit_waiting(self.service.router.workers)  # a worker may have come up, or may take more
+        self._expiry = self._loop.call_later(_EXPIRY_S, self._expire)
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _bearer(head: RequestHead) -> bytes:
+    scheme, _, token = head.authorization.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
