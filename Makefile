@@ -45,7 +45,7 @@ test: test-rust test-unit  ## every test
 	$(BIN)/python -m pytest -m integration
 
 test-unit: setup  ## the fast part: no processes, no sockets, no long searches
-	$(BIN)/python -m pytest tests/unit tests/chaos -m "not integration" $(PARALLEL)
+	$(BIN)/python -m pytest tests/unit tests/chaos tests/soak -m "not integration" $(PARALLEL)
 
 test-rust:  ## tests of the core crate, a short fuzz campaign among them
 	cargo test --quiet --locked -p kvevents-core -p kvevents-fuzz -p kvevents-load
@@ -66,10 +66,11 @@ format:  ## format everything
 bench: setup  ## measure (results under benchmarks/results)
 	$(BIN)/python -m benchmarks
 
-soak: setup  ## long runs: every law with 2,000 examples, 200 rounds of chaos over sockets and over a log, the demo over its whole trace, a cache under pressure; results under docs/soak
+soak: setup  ## long runs: every law with 2,000 examples, 200 rounds of chaos over sockets and over a log, a router under load whose engines die, the demo over its whole trace, a cache under pressure; results under docs/soak
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest tests/property --timeout 3600
 	mkdir -p docs/soak
 	PYTHONPATH=tests $(BIN)/python -m chaos --rounds 200 --out docs/soak/chaos.json
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes 10 --out docs/soak/router.json
 	JETSTREAM_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_jetstream_chaos.py --timeout 3600
 	RELAY_ROUNDS=200 $(BIN)/python -m pytest tests/integration/test_relay_chaos.py tests/integration/test_relay_dynamo.py --timeout 3600
 	$(BIN)/kvevents demo --limit 1000 --json > docs/soak/demo.json

@@ -35,6 +35,12 @@ class Process:
     def is_running(self) -> bool:
         return self._running is not None
 
+    @property
+    def pid(self) -> int:
+        """Of the life it leads now."""
+        assert self._running is not None
+        return self._running.pid
+
     async def start(self) -> dict[str, Any]:
         """Start it and wait for the line that says it is ready."""
         with self._log.open("ab") as log:
