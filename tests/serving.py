@@ -267,7 +267,9 @@ class FakeSubscriber:
         self.opened: list[FakeSource] = []
         self._by_worker: dict[str, FakeSource] = {}
 
-    def __call__(self, _sources: object, sink: EventSink, *, on_state: Callable[..., None]) -> "FakeSubscriber":
+    def __call__(
+        self, _sources: object, sink: EventSink, *, on_state: Callable[..., None], settings: object
+    ) -> "FakeSubscriber":
         self._sink = sink
         self._on_state = on_state
         return self

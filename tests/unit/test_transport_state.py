@@ -11,6 +11,7 @@ from kvevents.transport.state import TRANSITIONS, Reason, SourceCounters, State,
 def test_every_cause_leads_to_one_state_and_every_state_has_causes() -> None:
     leads = {cause: {after for (_, known), after in TRANSITIONS.items() if known is cause} for cause in Reason}
     assert leads.pop(Reason.IDLE) == set(), "a probe changes nothing"
+    assert leads.pop(Reason.DISTRUSTED) == set(), "a router's judgement, not what happens on a connection"
     assert all(len(states) == 1 for states in leads.values())
     assert set.union(*leads.values()) == set(State)
 
@@ -53,7 +54,7 @@ def test_the_page_on_delivery_has_the_table_and_the_settings() -> None:
         [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")
     ]
     table = {row[0]: (row[1], row[2]) for row in rows if len(row) == 4}
-    for cause in set(Reason) - {Reason.IDLE}:
+    for cause in set(Reason) - {Reason.IDLE, Reason.DISTRUSTED}:
         befores = {before for before, known in TRANSITIONS if known is cause}
         (after,) = {TRANSITIONS[before, cause] for before in befores}
         said = "any" if befores == set(State) else ", ".join(state for state in State if state in befores)

@@ -67,7 +67,7 @@ def serve(
         "--port": ("listen.port", port),
         "--block-size": ("fleet.block_size", block_size),
         "--allow-host": ("security.worker_hosts", list(allow_host) or None),
-        "--keys": ("events.keys", None if keys is None else str(keys.absolute())),
+        "--keys": ("events.keys", None if keys is None else str(keys)),
         "--log-format": ("telemetry.log_format", log_format),
         "--log-level": ("telemetry.log_level", log_level),
         "--worker": ("worker", [{"url": url} for url in worker] or None),

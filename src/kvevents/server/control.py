@@ -1,5 +1,6 @@
 """The endpoints for whoever runs the router: workers, policy, figures."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -8,16 +9,15 @@ from starlette.responses import Response
 
 from kvevents.routing import make_policy
 from kvevents.server.body import read_body
+from kvevents.server.configuration import WorkerSettings
+from kvevents.server.configuration.reader import Reader
 from kvevents.server.errors import HttpError
+from kvevents.server.fleet.http import ROUTER_HEADER
+from kvevents.server.fleet.probe import ITSELF
 from kvevents.server.service import Service
 from kvevents.server.stats import Statistics
 
 _encode = msgspec.json.Encoder().encode
-
-
-class _AddWorker(msgspec.Struct, forbid_unknown_fields=True):
-    url: str
-    id: str | None = None
 
 
 class _SetPolicy(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,17 +36,26 @@ class Control:
         return _json({"workers": self._statistics.workers()})
 
     async def add_worker(self, request: Request) -> Response:
-        """`POST /workers` with `{url, id?}`: take in a worker; it is asked before the answer is given."""
-        asked = _decode(await self._body(request), _AddWorker)
-        worker = await self._service.fleet.add(asked.url, worker_id=asked.id)
+        """`POST /workers` with the keys of a `[[worker]]`: take in a worker; it is asked before the answer is given."""
+        worker = await self._service.fleet.add(self._described(await self._body(request)))
         return _json(self._statistics.worker(worker), status=201)
 
     async def remove_worker(self, request: Request) -> Response:
-        """`DELETE /workers/{id}`: send it no more requests; those it works on go on."""
+        """`DELETE /workers/{id}`: send it no more requests and forget it; those it works on go on.
+
+        With `?drain` it is forgotten once those have ended, with `?drain=60` after 60 seconds at the latest.
+        """
         worker_id = request.path_params["worker_id"]
-        if not await self._service.fleet.remove(worker_id):
+        fleet = self._service.fleet
+        asked = request.query_params.get("drain")
+        if asked is None:
+            if not await fleet.remove(worker_id):
+                raise _no_such(worker_id)
+            return Response(status_code=204)
+        worker = fleet.drain(worker_id, patience_s=_seconds(asked))
+        if worker is None:
             raise _no_such(worker_id)
-        return Response(status_code=204)
+        return _json(self._statistics.worker(worker), status=202)
 
     async def holdings(self, request: Request) -> Response:
         """`GET /holdings/{id}`: the blocks that the index believes a worker holds, in the form of the engine's own."""
@@ -71,17 +80,41 @@ class Control:
         """`GET /metrics`: Prometheus' text format."""
         return Response(self._service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def health(self, _request: Request) -> Response:
-        """`GET /health`: the router runs."""
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: the router runs; 508 to a probe of its own, which a router that is its own worker gets."""
+        if request.headers.get(ROUTER_HEADER) == self._service.fleet.name:
+            raise HttpError(ITSELF, "loop", "this router is its own worker")
         return _json({"status": "ok"})
 
     async def ready(self, _request: Request) -> Response:
         """`GET /ready`: some worker takes requests, and no picture of a worker is still being built."""
-        is_ready = self._service.fleet.is_settled
-        return _json({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
+        readiness = self._service.fleet.readiness()
+        status = "ready" if readiness.is_ready else "not ready"
+        return _json({"status": status, **msgspec.structs.asdict(readiness)}, status=200 if readiness.is_ready else 503)
+
+    def _described(self, body: bytes) -> WorkerSettings:
+        """The worker that a body describes, with its key."""
+        reader = Reader(source="body", origins={})
+        described = reader.read(WorkerSettings, _decode(body, dict[str, Any]))
+        if described is None:
+            raise HttpError(400, "bad_request", "; ".join(reader.problems))
+        return described
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request.scope, request.receive, limit=self._service.settings.proxy.max_body_bytes)
+
+
+def _seconds(text: str) -> float | None:
+    """How long to wait; None: as long as it takes."""
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise HttpError(400, "bad_request", f"drain: expected a number of seconds, got {text!r}")
+    return seconds
 
 
 def _no_such(worker_id: str) -> HttpError:

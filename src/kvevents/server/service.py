@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import aiohttp
-
 from kvevents.routing import Router
 from kvevents.server.configuration import Settings
 from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
-from kvevents.server.proxy.pool import KEEP_ALIVE_S
 from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.telemetry.telemetry import Telemetry
 from kvevents.transport import Subscriber, discover
@@ -26,8 +23,6 @@ class Service:
         discover: finds a worker's event sources.
         subscribe: makes what receives from sources into the index.
     """
-
-    http: aiohttp.ClientSession
 
     def __init__(
         self,
@@ -52,20 +47,11 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """From the first look at the workers to the end of the last connection."""
-        settings = self.settings
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=settings.fleet.probe_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as self.http:
-            await self.fleet.start(self.http)
-            watch = asyncio.create_task(self.fleet.watch())
+        try:
+            await self.fleet.start()
             self.proxy.start()
-            try:
-                yield
-            finally:
-                self.proxy.close()
-                watch.cancel()
-                await asyncio.wait({watch})
-                await self.fleet.close()
-                await asyncio.to_thread(self.telemetry.close)
+            yield
+        finally:
+            self.proxy.close()
+            await self.fleet.close()
+            await asyncio.to_thread(self.telemetry.close)

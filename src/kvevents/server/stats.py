@@ -9,9 +9,9 @@ import msgspec
 from kvevents.index import IndexStats, SourceStats
 from kvevents.routing import POLICIES
 from kvevents.routing.load import Load
+from kvevents.server.fleet import Worker
 from kvevents.server.ledger import PolicyCounts
 from kvevents.server.service import Service
-from kvevents.server.worker import Worker
 from kvevents.transport import SourceCounters, SourceState, State
 
 DOWN = "down"

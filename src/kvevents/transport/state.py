@@ -63,6 +63,7 @@ class Reason(enum.StrEnum):
     SINK_FAILED = "sink-failed"
     TOPIC_MISMATCH = "topic-mismatch"
     NOTHING_LIVE = "nothing-live"
+    DISTRUSTED = "distrusted"
 
 
 _ANY = frozenset(State)
@@ -117,7 +118,8 @@ TRANSITIONS: Mapping[tuple[State, Reason], State] = {
 }
 """The state that a cause leads to. A pair that is not here does not happen: whoever was lost, or not reached before,
 becomes neither `live` nor `degraded` without having been `recovering`. `idle` names a probe and is no cause:
-a source that is asked whether something was lost stays what it is until there is an answer or none in time."""
+a source that is asked whether something was lost stays what it is until there is an answer or none in time; nor is
+`distrusted`, which a router says of a source whose picture looks complete and does not come true."""
 
 
 class Fault(NamedTuple):

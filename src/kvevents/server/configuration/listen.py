@@ -7,6 +7,8 @@ import msgspec
 
 from kvevents.errors import ConfigError
 
+_WILDCARDS = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 (read here; bound only where the user wrote it)
+
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the router listens.
@@ -34,6 +36,11 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
         return is_loopback(self.host)
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it listens on every address of this machine."""
+        return self.host in _WILDCARDS
 
 
 def is_loopback(host: str) -> bool:

@@ -69,9 +69,7 @@ def load_settings(
     for override in overrides:
         _put(table, override)
         origins[override.key] = override.flag
-    reader = Reader(
-        base=Path() if path is None else path.parent, source="" if path is None else str(path), origins=origins
-    )
+    reader = Reader(source="" if path is None else str(path), origins=origins)
     settings = reader.read(Settings, table)
     if settings is None:
         raise InvalidSettingsError(reader.problems)

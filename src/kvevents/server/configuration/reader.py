@@ -100,7 +100,6 @@ class Reader:
     """Makes settings of tables.
 
     Args:
-        base: what relative paths are relative to.
         origins: where a value came from, by its dotted key, if not from the file.
         source: what the file is called in messages.
 
@@ -108,9 +107,8 @@ class Reader:
         problems: everything that is wrong, in the order found.
     """
 
-    def __init__(self, *, base: Path, source: str, origins: Mapping[str, str]) -> None:
+    def __init__(self, *, source: str, origins: Mapping[str, str]) -> None:
         self.problems: list[str] = []
-        self._base = base
         self._source = source
         self._origins = origins
 
@@ -147,6 +145,7 @@ class Reader:
             return kind(**values)
         except ConfigError as error:
             name, _, text = str(error).partition(": ")
+            name = name.rpartition(".")[2]  # some say the whole way to it
             if name in keys:
                 self._note(section, label, name, text)
             else:
@@ -182,9 +181,10 @@ class Reader:
             self._note(section, label, at, f"expected {expected(key.kind)}, got {_shown(value)}{reason}")
             return None
 
-    def _hook(self, kind: type, value: object) -> object:
+    @staticmethod
+    def _hook(kind: type, value: object) -> object:
         if kind is Path and isinstance(value, str) and value:
-            return self._base / Path(value).expanduser()
+            return Path(value).expanduser()
         raise msgspec.ValidationError(f"Expected `{kind.__name__}`")
 
     def _note(self, section: str, label: str, name: str, text: str) -> None:

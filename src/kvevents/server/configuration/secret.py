@@ -36,6 +36,10 @@ class Secret:
         """The value of the header `authorization` that carries it; a secret."""
         return b"Bearer " + self._value
 
+    def reveal(self) -> str:
+        """The token itself, for whoever has to send it."""
+        return self._value.decode()
+
     @classmethod
     def from_file(cls, path: Path, *, name: str) -> Self:
         """The token that a file holds, without the white space around it.

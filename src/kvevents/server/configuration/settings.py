@@ -8,9 +8,9 @@ from kvevents.errors import ConfigError
 from kvevents.routing.settings import RoutingSettings
 from kvevents.server.configuration.events import EventsSettings
 from kvevents.server.configuration.fleet import FleetSettings
-from kvevents.server.configuration.listen import ListenSettings
+from kvevents.server.configuration.listen import ListenSettings, is_loopback
 from kvevents.server.configuration.security import SecuritySettings
-from kvevents.server.configuration.worker import WorkerSettings, worker_address
+from kvevents.server.configuration.worker import DISCOVER, NO_EVENTS, WorkerSettings, worker_address
 from kvevents.server.dashboard.settings import DashboardSettings
 from kvevents.server.prompts.settings import PromptSettings
 from kvevents.server.proxy.settings import ProxySettings
@@ -58,6 +58,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"[[worker]] {what}: expected each one once, got {twice[0]!r} more often")
+        for worker in self.workers:
+            self.refuse_itself(worker)
+            if self.events.jetstream is not None and worker.events not in {DISCOVER, NO_EVENTS}:
+                raise ConfigError(
+                    f"[[worker]] events: expected {DISCOVER!r} or {NO_EVENTS!r} beside [events.jetstream], which has "
+                    f"everyone's, got {worker.events!r}"
+                )
+
+    def refuse_itself(self, worker: WorkerSettings) -> None:
+        """Refuse a worker that is this router, as far as addresses tell.
+
+        Raises:
+            ConfigError: it is.
+        """
+        host, port = worker_address(worker.url)
+        listen = self.listen
+        is_here = host == listen.host or (is_loopback(host) and (listen.is_loopback or listen.is_wildcard))
+        if port == listen.port and is_here:
+            raise ConfigError(f"worker {worker.worker_id}: expected an engine, got the router's own address")
 
     @property
     def worker_hosts(self) -> frozenset[str]:

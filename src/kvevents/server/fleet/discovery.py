@@ -1,0 +1,138 @@
+"""What an engine is asked when it answers for the first time, or again: its models, its role, its event sources."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from kvevents.errors import ConfigError, TransportError
+from kvevents.server.configuration import Settings
+from kvevents.server.configuration.worker import DISCOVER, NO_EVENTS, Role
+from kvevents.server.fleet.http import StatusError, WorkerClient
+from kvevents.server.fleet.jetstream import FleetLog
+from kvevents.server.fleet.sources import Discover
+from kvevents.server.fleet.worker import Worker
+from kvevents.transport import Source, rank_sources
+
+_log = logging.getLogger("kvevents.server")
+
+_ROLES: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
+_INFO_PATHS = ("/server_info", "/get_server_info")
+"""SGLang's, and what it was called before."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class _ServerInfo(msgspec.Struct):
+    """What SGLang says of itself, as far as it matters here."""
+
+    disaggregation_mode: str | None = None
+    disaggregation_bootstrap_port: int | None = None
+
+
+class Discovery:
+    """Asks workers about themselves.
+
+    Args:
+        settings: of the service.
+        client: asks over HTTP.
+        discover: finds a worker's event sockets; blocking, called in a thread.
+        log: where all events come from, if not from sockets.
+    """
+
+    def __init__(self, settings: Settings, client: WorkerClient, discover: Discover, log: FleetLog | None) -> None:
+        self._settings = settings
+        self._client = client
+        self._discover = discover
+        self._log = log
+
+    async def describe(self, worker: Worker) -> None:
+        """Ask a worker for its models and its role; what it does not say stays as it was."""
+        try:
+            models = msgspec.json.decode(await self._client.get(worker, "/v1/models"), type=_Models)
+            worker.served = frozenset(model.id for model in models.data)
+        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("worker %s: /v1/models: %s", worker.id, error)
+        info = await self._server_info(worker)
+        if info is not None:
+            worker.role = worker.settings.role or _ROLES.get(info.disaggregation_mode or "")
+            port = info.disaggregation_bootstrap_port if worker.role == "prefill" else None
+            worker.bootstrap_port = worker.settings.bootstrap_port or port
+
+    async def sources(self, worker: Worker) -> Sequence[Source]:
+        """The event sources of a worker.
+
+        Raises:
+            ConfigError: it has none, or what is said of them contradicts itself.
+            TransportError: it does not say, now.
+        """
+        described = worker.settings
+        if described.events == NO_EVENTS:
+            raise ConfigError("its events are switched off by its settings: events = 'none'")
+        if self._log is not None:
+            sources: Sequence[Source] = self._log.sources(worker.id)
+        elif described.has_sockets:
+            sources = self._given(worker)
+        else:
+            sources = await self._found(worker)
+        if described.ranks is not None and len(sources) != described.ranks:
+            raise ConfigError(f"ranks: expected {described.ranks} as its settings say, found {len(sources)}")
+        return sources
+
+    def _given(self, worker: Worker) -> Sequence[Source]:
+        """The sources of an engine whose sockets are in its settings."""
+        described = worker.settings
+        return rank_sources(
+            worker.id,
+            described.events,
+            described.ranks or 1,
+            replay_endpoint=described.replay,
+            topic=described.topic or "",
+            bind=described.bind,
+            block_size=described.block_size,
+            residency=described.residency,
+            keys=self._settings.events.consumer_keys(described.keys, described.publisher_key),
+        )
+
+    async def _found(self, worker: Worker) -> Sequence[Source]:
+        """The sources of an engine that tells them, or of the relay beside it."""
+        described = worker.settings
+        beside = described.events != DISCOVER
+        options: dict[str, Any] = {} if described.residency == "counted" else {"residency": described.residency}
+        if described.api_key is not None and not beside:  # it is the engine's, no one else's
+            options["api_key"] = described.api_key.reveal()
+        sources = await asyncio.to_thread(
+            self._discover,
+            described.events if beside else worker.url,
+            worker_id=worker.id,
+            timeout_s=self._settings.fleet.probe_timeout_s,
+            keys=self._settings.events.consumer_keys(described.keys, described.publisher_key),
+            **options,
+        )
+        wanted = described.block_size
+        for source in sources:
+            if wanted is not None and source.block_size not in {None, wanted}:
+                raise ConfigError(f"block_size: expected {wanted} as its settings say, found {source.block_size}")
+        return [replace(source, block_size=wanted or source.block_size) for source in sources]
+
+    async def _server_info(self, worker: Worker) -> _ServerInfo | None:
+        for path in _INFO_PATHS:
+            with contextlib.suppress(StatusError):
+                try:
+                    return msgspec.json.decode(await self._client.get(worker, path), type=_ServerInfo)
+                except StatusError:
+                    raise
+                except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    _log.warning("worker %s: %s: %s", worker.id, path, error)
+                    return None
+        return None
