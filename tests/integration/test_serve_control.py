@@ -208,7 +208,7 @@ def test_metrics_have_units_and_bounded_labels() -> None:
                 await response.read()
             metrics = await text(url, "/metrics")
             for line in (
-                f'kvevents_requests_total{{outcome="ok",worker="{engine.id}"}} 1.0',
+                f'kvevents_attempts_total{{outcome="ok",worker="{engine.id}"}} 1.0',
                 f'kvevents_worker_up{{worker="{engine.id}"}} 1.0',
                 f'kvevents_source_state{{rank="0",state="live",worker="{engine.id}"}} 1.0',
                 f'kvevents_open_requests{{rank="0",worker="{engine.id}"}} 0.0',

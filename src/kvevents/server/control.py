@@ -14,6 +14,7 @@ from kvevents.server.configuration.reader import Reader
 from kvevents.server.errors import HttpError
 from kvevents.server.fleet.http import ROUTER_HEADER
 from kvevents.server.fleet.probe import ITSELF
+from kvevents.server.metrics import CONTENT_TYPE
 from kvevents.server.service import Service
 from kvevents.server.stats import Statistics
 
@@ -78,7 +79,7 @@ class Control:
 
     async def metrics(self, _request: Request) -> Response:
         """`GET /metrics`: Prometheus' text format."""
-        return Response(self._service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await self._service.metrics.render(), media_type=CONTENT_TYPE)
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: the router runs; 508 to a probe of its own, which a router that is its own worker gets."""

@@ -35,7 +35,7 @@ class Service:
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
         self.ledger = Ledger()
         self.telemetry = Telemetry(settings.telemetry)
-        self.metrics = Metrics(self.fleet, self.ledger)
+        self.metrics = Metrics(self)
         self.prompts = PromptReader(settings.prompts)
         self.proxy = Proxy(self)
 
@@ -50,8 +50,10 @@ class Service:
         try:
             await self.fleet.start()
             self.proxy.start()
+            self.metrics.process.start()
             yield
         finally:
+            self.metrics.process.stop()
             self.proxy.close()
             await self.fleet.close()
             await asyncio.to_thread(self.telemetry.close)

@@ -1,0 +1,50 @@
+"""`GET /metrics`: all of it, a part at a time."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kvevents.server.metrics import index, sources, workers
+from kvevents.server.metrics.cached import CachedTokens
+from kvevents.server.metrics.process import Process
+from kvevents.server.metrics.requests import Requests
+
+if TYPE_CHECKING:
+    from kvevents.server.service import Service
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Reads what other parts count where they keep it, and keeps what nobody else does. One per service.
+
+    Attributes:
+        requests: times and outcomes of requests; told by the proxy.
+        select_seconds: of `requests`.
+        first_byte_seconds: of `requests`.
+        process: how late the event loop is.
+    """
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+        self.requests = Requests()
+        self.process = Process()
+        self.select_seconds = self.requests.select_seconds
+        self.first_byte_seconds = self.requests.first_byte_seconds
+        self._cached = CachedTokens()
+        service.ledger.observers.append(self._cached)
+
+    async def render(self) -> bytes:
+        """Everything in Prometheus' text format. Requests go on between two families."""
+        lines: list[str] = []
+        for render in (
+            self.requests.render,
+            self._cached.render,
+            workers.render,
+            sources.render,
+            index.render,
+            self.process.render,
+        ):
+            for family in render(self._service):
+                lines.append(family)
+                await asyncio.sleep(0)
+        return "".join(lines).encode()
