@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import Metric
 
 from kvevents.server.metrics.reference import SECTIONS
+from kvevents.server.metrics.requests import OTHER_MODEL
 from kvevents.transport import State
 from metrics_lint import faults, parse
 from serving import FakeSource, fleet, get, run, text
@@ -68,6 +69,10 @@ def test_figures_are_those_of_the_requests() -> None:
             assert await ask(url, model="stub", prompt=PROMPT) == 200
             metrics = parse(await text(url, "/metrics"))
             assert values(metrics, "kvevents_attempts_total") == {("ok", engine.id): 1}
+            assert values(metrics, "kvevents_requests_total") == {("stub", "200"): 1}
+            assert values(metrics, "kvevents_request_seconds_count") == {(): 1}
+            assert values(metrics, "kvevents_accepted_requests_total") == {(): 1}
+            assert values(metrics, "kvevents_in_flight_requests") == {(): 0}
             assert values(metrics, "kvevents_prompts_total") == {("ids",): 1}
             assert values(metrics, "kvevents_worker_expected_cached_tokens_total") == {(engine.id,): 192}
             assert values(metrics, "kvevents_worker_reported_cached_tokens_total") == {(engine.id,): 128}
@@ -108,7 +113,10 @@ def test_a_model_that_nobody_serves_makes_no_label() -> None:
         async with fleet(1) as (url, _, _):
             for number in range(5):
                 await ask(url, model=f"made-up-{number}", prompt=PROMPT)
-            assert "made-up" not in await text(url, "/metrics")
+            page = await text(url, "/metrics")
+            assert "made-up" not in page
+            ((model, _),) = values(parse(page), "kvevents_requests_total")
+            assert model == OTHER_MODEL
 
     run(test)
 

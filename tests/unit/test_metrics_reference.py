@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from kvevents.index import SourceStats
-from kvevents.server.metrics import index, sources
+from kvevents.server.metrics import index, proxy, sources
 from kvevents.server.metrics.family import Family, labels
+from kvevents.server.metrics.family import histogram as histogram_family
 from kvevents.server.metrics.histogram import Histogram
 from kvevents.server.metrics.reference import SECTIONS, reference
+from kvevents.server.proxy.counters import Counters
 from kvevents.transport import SourceCounters
 from metrics_lint import faults, parse
 
@@ -51,6 +53,10 @@ def test_every_figure_of_sources_and_index_is_told() -> None:
     assert set(SourceStats.__struct_fields__) - NOT_FIGURES == told
 
 
+def test_every_figure_of_the_proxy_is_told() -> None:
+    assert set(Counters.__struct_fields__) == {*proxy.COUNTERS, "rejected"}
+
+
 def test_labels_may_hold_anything() -> None:
     awkward = 'a "quote", a \\ and\na line'
     text = Family("kvevents_x", "gauge", ("model",), "A.", "B.").render([(labels(model=awkward), 2)])
@@ -61,7 +67,7 @@ def test_labels_may_hold_anything() -> None:
 
 
 def test_a_histogram_counts_by_upper_ends() -> None:
-    histogram = Histogram("wait_seconds", "A.", "B.", (0.1, 1.0))
+    histogram = Histogram(histogram_family("wait_seconds", "A.", "B."), (0.1, 1.0))
     for value in (0.05, 0.1, 0.2, 7.0):
         histogram.observe(value)
     (family,) = parse(histogram.render())

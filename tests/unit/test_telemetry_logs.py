@@ -27,6 +27,7 @@ def as_before() -> Iterator[None]:
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
+    logging.getLogger("kvevents").setLevel(logging.NOTSET)
 
 
 def decision() -> Decision:
@@ -155,6 +156,14 @@ def test_remembered_lines_are_bounded_and_requests_never_left_out() -> None:
     assert not is_written(str(3 * MAX_REMEMBERED - 1))
     assert is_written("0")
     assert all(is_written("request", facts={}) for _ in range(3))
+
+
+def test_other_packages_are_lines_from_warnings_on() -> None:
+    stream = logged(log_level="debug")
+    logging.getLogger("urllib3").debug("POST /?key=secret")
+    logging.getLogger("urllib3").warning("slow")
+    log.debug("ours")
+    assert stream.getvalue() == "kvevents: slow\nkvevents: ours\n"
 
 
 def test_no_time_lets_all_through() -> None:

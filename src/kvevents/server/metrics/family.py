@@ -58,6 +58,11 @@ def counter(name: str, meaning: str, advice: str, *names: str) -> Family:
     return Family(f"kvevents_{name}_total", "counter", names, meaning, advice)
 
 
+def histogram(name: str, meaning: str, advice: str) -> Family:
+    """Values counted by size; the name ends in their unit."""
+    return Family(f"kvevents_{name}", "histogram", (), meaning, advice)
+
+
 def gauge(name: str, meaning: str, advice: str, *names: str) -> Family:
     """A value as it is now."""
     return Family(f"kvevents_{name}", "gauge", names, meaning, advice)

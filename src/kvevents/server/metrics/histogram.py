@@ -10,16 +10,14 @@ class Histogram:
     """Counts values by buckets, for one thread: two list operations a value, no lock.
 
     Args:
-        name: of the metric, without `kvevents_`; ends in its unit.
-        meaning: one sentence.
-        advice: what to do when it moves.
+        family: what it is.
         bounds: upper ends of the buckets; one without an end is added.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum", "family")
+    __slots__ = ("_bounds", "_counts", "_family", "_sum")
 
-    def __init__(self, name: str, meaning: str, advice: str, bounds: tuple[float, ...]) -> None:
-        self.family = Family(f"kvevents_{name}", "histogram", (), meaning, advice)
+    def __init__(self, family: Family, bounds: tuple[float, ...]) -> None:
+        self._family = family
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -31,9 +29,11 @@ class Histogram:
 
     def render(self) -> str:
         """Its lines."""
-        name = self.family.name
+        name = self._family.name
         ends = [*map(str, self._bounds), "+Inf"]
         buckets = [
             f'{name}_bucket{{le="{end}"}} {count}\n' for end, count in zip(ends, accumulate(self._counts), strict=True)
         ]
-        return self.family.render(()) + "".join(buckets) + f"{name}_sum {self._sum}\n{name}_count {sum(self._counts)}\n"
+        return (
+            self._family.render(()) + "".join(buckets) + f"{name}_sum {self._sum}\n{name}_count {sum(self._counts)}\n"
+        )

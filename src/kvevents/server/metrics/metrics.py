@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from kvevents.server.metrics import index, sources, workers
+from kvevents.server.metrics import index, proxy, sources, workers
 from kvevents.server.metrics.cached import CachedTokens
 from kvevents.server.metrics.process import Process
 from kvevents.server.metrics.requests import Requests
@@ -19,17 +19,13 @@ class Metrics:
 
     Attributes:
         requests: times and outcomes of requests; told by the proxy.
-        select_seconds: of `requests`.
-        first_byte_seconds: of `requests`.
         process: how late the event loop is.
     """
 
     def __init__(self, service: "Service") -> None:
         self._service = service
-        self.requests = Requests()
+        self.requests = Requests(service.fleet)
         self.process = Process()
-        self.select_seconds = self.requests.select_seconds
-        self.first_byte_seconds = self.requests.first_byte_seconds
         self._cached = CachedTokens()
         service.ledger.observers.append(self._cached)
 
@@ -38,6 +34,7 @@ class Metrics:
         lines: list[str] = []
         for render in (
             self.requests.render,
+            proxy.render,
             self._cached.render,
             workers.render,
             sources.render,

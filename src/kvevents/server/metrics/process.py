@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from kvevents._core import __version__
-from kvevents.server.metrics.family import Family, counter, gauge, labels
+from kvevents.server.metrics.family import Family, counter, gauge, histogram, labels
 from kvevents.server.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ LAG_INTERVAL_S = 0.5
 
 BUILD = gauge(
     "build_info", "Always 1; the labels say what runs.", "Compare with what was deployed.", "version", "python"
+)
+LAG = histogram(
+    "event_loop_lag_seconds",
+    "How much later than asked the router's event loop woke up; looked at twice a second.",
+    "Every request waits that long. Above some milliseconds: the router's CPU is the limit, or a long prompt is read "
+    "as text.",
 )
 SPANS = {
     field: counter(name, meaning, advice)
@@ -83,13 +89,7 @@ class Process:
     """
 
     def __init__(self) -> None:
-        self.loop_lag_seconds = Histogram(
-            "event_loop_lag_seconds",
-            "How much later than asked the router's event loop woke up; looked at twice a second.",
-            "Every request waits that long. Above some milliseconds: the router's CPU is the limit, or a long prompt "
-            "is read as text.",
-            (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
-        )
+        self.loop_lag_seconds = Histogram(LAG, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0))
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -110,4 +110,4 @@ class Process:
         yield generate_latest(self._registry).decode()
 
 
-FAMILIES = (BUILD, Process().loop_lag_seconds.family, *SPANS.values(), *PROCESS)
+FAMILIES = (BUILD, LAG, *SPANS.values(), *PROCESS)

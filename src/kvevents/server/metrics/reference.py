@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Iterable, Mapping
 
-from kvevents.server.metrics import cached, index, process, requests, sources, workers
+from kvevents.server.metrics import cached, index, process, proxy, requests, sources, workers
 from kvevents.server.metrics.family import Family
 
 SECTIONS: Mapping[str, Iterable[Family]] = {
     "Requests": requests.FAMILIES,
+    "Connections, queue and refusals": proxy.FAMILIES,
     "What was found cached": cached.FAMILIES,
     "Workers": workers.FAMILIES,
     "Event sources": sources.FAMILIES,

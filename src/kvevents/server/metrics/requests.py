@@ -1,10 +1,11 @@
 """Metrics of requests: what came, what became of it, and how long it took."""
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from kvevents.server.metrics.family import NO_LABELS, Family, counter, labels
+from kvevents.server.metrics.family import NO_LABELS, Family, counter, histogram, labels
 from kvevents.server.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ OTHER_MODEL = "other"
 CLIENT_LEFT = "499"
 """Stands for the status of a request whose client left before it had one."""
 
+_MODELS_FOR_S = 1.0
 _SHORT = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 _LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -53,9 +55,65 @@ FIRST_BYTE_BY_WORKER = Family(
     "The worker with a higher mean than the rest is too busy, or not well.",
 )
 
+REQUEST_SECONDS = histogram(
+    "request_seconds",
+    "Time from the head of a request to the end of its answer.",
+    "Follows the answers' length; compare with kvevents_upstream_first_byte_seconds.",
+)
+QUEUE_SECONDS = histogram(
+    "queue_seconds",
+    "Time that a request waited for a worker with room.",
+    "The workers' limits are reached: add workers, or raise `max_in_flight`.",
+)
+TOKENIZE_SECONDS = histogram(
+    "tokenize_seconds",
+    "Time for a text to become tokens, waiting for its turn included.",
+    "Long prompts as text. The router's CPU is the limit: send token ids, or run more routers.",
+)
+SELECT_SECONDS = histogram(
+    "select_seconds",
+    "Time to choose a worker.",
+    "Grows with prompts and workers, to about a millisecond. More: the router's CPU is the limit.",
+)
+FIRST_BYTE_SECONDS = histogram(
+    "upstream_first_byte_seconds",
+    "Time from sending a request to a worker to the first bytes of its answer.",
+    "Mostly prefill and the engine's own queue: falls with the hit rate.",
+)
+
+FAMILIES = (
+    REQUESTS,
+    ATTEMPTS,
+    UNPLACED,
+    UNREAD,
+    REQUEST_SECONDS,
+    QUEUE_SECONDS,
+    TOKENIZE_SECONDS,
+    SELECT_SECONDS,
+    FIRST_BYTE_SECONDS,
+    FIRST_BYTE_BY_WORKER,
+)
+
+
+class ServesModels(Protocol):
+    """A worker, as far as models go."""
+
+    @property
+    def models(self) -> frozenset[str]: ...
+
+
+class Served(Protocol):
+    """A fleet, as far as models go."""
+
+    @property
+    def workers(self) -> Sequence[ServesModels]: ...
+
 
 class Requests:
     """Times and outcomes of requests.
+
+    Args:
+        fleet: whose models have a label.
 
     Attributes:
         request_seconds: from a request's head to the end of its answer.
@@ -65,54 +123,21 @@ class Requests:
         first_byte_seconds: from sending a request to a worker to the first bytes of its answer.
     """
 
-    def __init__(self) -> None:
-        self.request_seconds = Histogram(
-            "request_seconds",
-            "Time from the head of a request to the end of its answer.",
-            "Follows the answers' length; compare with kvevents_upstream_first_byte_seconds.",
-            _LONG,
-        )
-        self.queue_seconds = Histogram(
-            "queue_seconds",
-            "Time that a request waited for a worker with room.",
-            "The workers' limits are reached: add workers, or raise `max_in_flight`.",
-            _LONG,
-        )
-        self.tokenize_seconds = Histogram(
-            "tokenize_seconds",
-            "Time for a text to become tokens, waiting for its turn included.",
-            "Long prompts as text. The router's CPU is the limit: send token ids, or run more routers.",
-            (*_SHORT, 0.25, 1.0),
-        )
-        self.select_seconds = Histogram(
-            "select_seconds",
-            "Time to choose a worker.",
-            "Grows with prompts and workers, to about a millisecond. More: the router's CPU is the limit.",
-            _SHORT,
-        )
-        self.first_byte_seconds = Histogram(
-            "upstream_first_byte_seconds",
-            "Time from sending a request to a worker to the first bytes of its answer.",
-            "Mostly prefill and the engine's own queue: falls with the hit rate.",
-            _LONG,
-        )
+    def __init__(self, fleet: Served) -> None:
+        self._fleet = fleet
+        self._models: frozenset[str] = frozenset()
+        self._ask_again = 0.0
+        self.request_seconds = Histogram(REQUEST_SECONDS, _LONG)
+        self.queue_seconds = Histogram(QUEUE_SECONDS, _LONG)
+        self.tokenize_seconds = Histogram(TOKENIZE_SECONDS, (*_SHORT, 0.25, 1.0))
+        self.select_seconds = Histogram(SELECT_SECONDS, _SHORT)
+        self.first_byte_seconds = Histogram(FIRST_BYTE_SECONDS, _LONG)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._first_bytes: defaultdict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
 
-    @property
-    def histograms(self) -> tuple[Histogram, ...]:
-        """All of them."""
-        return (
-            self.request_seconds,
-            self.queue_seconds,
-            self.tokenize_seconds,
-            self.select_seconds,
-            self.first_byte_seconds,
-        )
-
     def ended(self, model: str | None, status: int | None, seconds: float) -> None:
-        """A request is over; `model` is one that a worker serves, or None; `status` is None when the client left."""
-        self._counts[model or OTHER_MODEL, CLIENT_LEFT if status is None else str(status)] += 1
+        """A request is over; `status` is None when the client left before it had one."""
+        self._counts[self._label(model), CLIENT_LEFT if status is None else str(status)] += 1
         self.request_seconds.observe(seconds)
 
     def first_byte(self, worker: str, seconds: float) -> None:
@@ -121,11 +146,20 @@ class Requests:
         total, count = self._first_bytes[worker]
         self._first_bytes[worker] = total + seconds, count + 1
 
+    def _label(self, model: str | None) -> str:
+        """The model when a worker serves it; the fleet is asked again after a while."""
+        if model is None:
+            return OTHER_MODEL
+        if model not in self._models and (now := time.monotonic()) >= self._ask_again:
+            self._models = frozenset[str]().union(*(worker.models for worker in self._fleet.workers))
+            self._ask_again = now + _MODELS_FOR_S
+        return model if model in self._models else OTHER_MODEL
+
     def render(self, service: "Service") -> Iterator[str]:
         """All lines, family by family; those of workers and models that left are forgotten."""
         workers = {worker.id for worker in service.fleet.workers}
-        models = {OTHER_MODEL}.union(*(worker.models for worker in service.fleet.workers))
-        for key in [key for key in self._counts if key[0] not in models]:
+        self._models = frozenset[str]().union(*(worker.models for worker in service.fleet.workers))
+        for key in [key for key in self._counts if key[0] not in self._models and key[0] != OTHER_MODEL]:
             del self._counts[key]
         for gone in self._first_bytes.keys() - workers:
             del self._first_bytes[gone]
@@ -143,15 +177,11 @@ class Requests:
         yield FIRST_BYTE_BY_WORKER.render_sums(
             (labels(worker=worker), total, count) for worker, (total, count) in self._first_bytes.items()
         )
-        for histogram in self.histograms:
-            yield histogram.render()
-
-
-FAMILIES = (
-    REQUESTS,
-    ATTEMPTS,
-    UNPLACED,
-    UNREAD,
-    FIRST_BYTE_BY_WORKER,
-    *(histogram.family for histogram in Requests().histograms),
-)
+        for one in (
+            self.request_seconds,
+            self.queue_seconds,
+            self.tokenize_seconds,
+            self.select_seconds,
+            self.first_byte_seconds,
+        ):
+            yield one.render()

@@ -18,6 +18,7 @@ from kvevents.server.proxy.heads import ReplyHead
 from kvevents.server.proxy.outgoing import decision_lines, request_head
 from kvevents.server.proxy.request import Request
 from kvevents.server.proxy.upstream import Upstream
+from kvevents.server.telemetry.trace import NO_ATTEMPT, NO_STEP, NO_TRACE
 from kvevents.server.usage import UsageTail
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ class Exchange:
         self._unframed: list[bytes] | None = None
         self._tail = UsageTail()
         self._sent_at = 0.0
+        self._began = proxy.now()
+        self._waits_since = 0.0
+        self._trace = NO_TRACE
+        self._attempt_trace = NO_ATTEMPT
+        self._wait_trace = NO_STEP
         self.deadline = NEVER
 
     @property
@@ -90,6 +96,8 @@ class Exchange:
     def start(self) -> None:
         """Read the prompt, then look for a worker."""
         self._proxy.deadlines.watch(self)
+        request = self._request
+        self._trace = self._service.telemetry.request(request.path, request.headers, request_id=self._id.decode())
         try:
             self._prompt = self._proxy.read_prompt(self._request)
         except HttpError as error:
@@ -106,7 +114,7 @@ class Exchange:
         if self._upstream is not None:
             self._upstream.drop()
         self._close_attempt("client_left")
-        self._end()
+        self._end(self._status_sent())
 
     def pause(self) -> None:
         """The client does not read: let the worker wait."""
@@ -200,8 +208,11 @@ class Exchange:
     # The way of the request.
 
     async def _tokenize(self) -> None:
+        started = self._proxy.now()
         try:
-            self._prompt = await self._proxy.tokenize(self._prompt)
+            with self._trace.step("tokenize"):
+                self._prompt = await self._proxy.tokenize(self._prompt)
+            self._service.metrics.requests.tokenize_seconds.observe(self._proxy.now() - started)
         except KVEventsError as error:
             self._task = None
             self._refuse(as_http_error(error))
@@ -215,6 +226,7 @@ class Exchange:
     def _place_first(self) -> None:
         prompt, service = self._prompt, self._service
         service.ledger.unread += prompt.unread is not None
+        self._trace.prompt(tokens=len(prompt.tokens), source=prompt.source, model=prompt.model)
         try:
             self._tried.update(self._proxy.unfit(prompt.model))
         except HttpError as error:
@@ -229,16 +241,18 @@ class Exchange:
             admission.admit_waiting(self._service.fleet.router.workers)  # nobody passes those who wait
         full = admission.full()
         try:
-            decision = self._proxy.choose(self._prompt, self._tried | full if full else self._tried)
+            with self._trace.step("select"):
+                decision = self._proxy.choose(self._prompt, self._tried | full if full else self._tried)
         except NoWorkerError as error:
             if self._would_be_placed(full):
                 self._wait()
             else:
                 self._give_up(error)
             return
-        admission.withdraw(self)
+        self._stop_waiting()
         admission.enter(decision.worker)
         self._service.ledger.placed(decision, self._prompt.source)
+        self._attempt_trace = self._trace.attempt(decision)
         self._decision = decision
         self._reply = None
         self._held.clear()
@@ -269,6 +283,8 @@ class Exchange:
             return
         proxy.counters.queued += 1
         self._state = State.WAITING
+        self._waits_since = proxy.now()
+        self._wait_trace = self._trace.step("queue")
         self.deadline = proxy.now() + proxy.settings.waiting_timeout_s
 
     def _give_up(self, error: NoWorkerError) -> None:
@@ -313,6 +329,7 @@ class Exchange:
             dp_rank=decision.dp_rank,
             hops=proxy.hops(self._head),
             length=len(self._request.body),
+            trace=self._attempt_trace.headers,
         )
         self._sent_at = proxy.now()
         settings = proxy.settings
@@ -331,7 +348,8 @@ class Exchange:
         if not self._held and reply.status == 200:
             service = self._service
             service.router.prefill_done(self._chosen())
-            service.metrics.first_byte_seconds.observe(self._proxy.now() - self._sent_at)
+            service.metrics.requests.first_byte(self._chosen().worker, self._proxy.now() - self._sent_at)
+            self._attempt_trace.first_byte()
         self.deadline = self._proxy.now() + self._proxy.settings.idle_timeout_s
         if not is_complete and reply.length is not None and reply.length <= HELD_BYTES and not reply.is_event_stream:
             self._held.append(data)
@@ -365,7 +383,7 @@ class Exchange:
         reply = self._reply
         assert reply is not None, "a reply that is complete has a head"
         self._close_attempt("ok" if reply.status == 200 else "refused")
-        self._end()
+        self._end(reply.status)
         self._client.answered(keep_alive=self._client.keeps_alive(self._request) and not reply.ends_with_connection)
 
     # When it fails.
@@ -396,7 +414,7 @@ class Exchange:
         assert reply is not None, "a reply that is passed on has a head"
         self._proxy.counters.broken_streams += 1
         self._close_attempt("broken")
-        self._end()
+        self._end(reply.status)
         client = self._client
         is_at_boundary = upstream is None or upstream.is_at_boundary
         if reply.is_event_stream and is_at_boundary and reply.length is None:
@@ -413,7 +431,7 @@ class Exchange:
     def _refuse(self, error: HttpError) -> None:
         """Answer with an error of our own. Nothing was sent to the client yet."""
         self._proxy.counters.reject(error.code)
-        self._end()
+        self._end(error.status, code=error.code)
         client = self._client
         keep_alive = client.keeps_alive(self._request)
         headers = [*error.headers, (b"x-request-id", self._id)]
@@ -437,16 +455,31 @@ class Exchange:
         usage = self._tail.usage() if outcome == "ok" else None
         self._proxy.counters.unreported += outcome == "ok" and usage is None
         service.ledger.ended(decision, outcome, usage)
+        self._attempt_trace.ended(outcome, usage)
         self._proxy.admission.leave(decision.worker)
 
-    def _end(self) -> None:
-        """Nothing more is expected of anyone."""
+    def _status_sent(self) -> int | None:
+        """Of the reply that the client has the beginning of."""
+        return self._reply.status if self._reply is not None and self._state is State.STREAMING else None
+
+    def _stop_waiting(self) -> None:
+        """Leave the queue, if it was in it."""
+        if self._state is State.WAITING:
+            self._service.metrics.requests.queue_seconds.observe(self._proxy.now() - self._waits_since)
+            self._wait_trace.end()
+            self._state = State.CONNECTING
+        self._proxy.admission.withdraw(self)
+
+    def _end(self, status: int | None, *, code: str | None = None) -> None:
+        """Nothing more is expected of anyone; the client's answer has this status, if it has one."""
+        self._stop_waiting()
+        self._service.metrics.requests.ended(self._prompt.model, status, self._proxy.now() - self._began)
+        self._trace.ended(status, code=code)
         self._state = State.ENDED
         self.deadline = NEVER
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._proxy.admission.withdraw(self)
         self._proxy.deadlines.forget(self)
         self._proxy.release(self._request)
 

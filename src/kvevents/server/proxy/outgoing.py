@@ -1,10 +1,11 @@
 """The heads that the proxy writes: a request's to its worker, and what a reply says about the decision."""
 
+import re
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from kvevents.routing import Decision
-from kvevents.server.proxy.heads import HOP_HEADER, RANK_HEADER, RequestHead
+from kvevents.server.proxy.heads import HOP_HEADER, RANK_HEADER, Headers, RequestHead
 from kvevents.server.proxy.request import Request
 
 
@@ -15,13 +16,27 @@ class Addressee(Protocol):
     ranks: int
 
 
+_TRACE = re.compile(rb"^trace(?:parent|state):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+
+
 def request_head(
-    worker: Addressee, request: Request, head: RequestHead, *, request_id: bytes, dp_rank: int, hops: bytes, length: int
+    worker: Addressee,
+    request: Request,
+    head: RequestHead,
+    *,
+    request_id: bytes,
+    dp_rank: int,
+    hops: bytes,
+    length: int,
+    trace: Headers = (),
 ) -> bytes:
-    """The head of a request as the worker gets it: the client's headers, and who sends what to whom."""
+    """The head of a request as the worker gets it: the client's headers, and who sends what to whom.
+
+    What `trace` says of the request's trace goes in place of what the client said.
+    """
     lines = [
         b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (request.target, urlsplit(worker.url).netloc.encode("latin-1")),
-        head.passed,
+        _TRACE.sub(b"", head.passed) if trace else head.passed,
         b"accept-encoding: identity\r\nx-request-id: %b\r\n%b: %b\r\ncontent-length: %d\r\n"
         % (request_id, HOP_HEADER, hops, length),
     ]
@@ -30,6 +45,7 @@ def request_head(
     authorization: bytes | None = getattr(worker, "authorization", None)
     if authorization is not None:
         lines.append(b"authorization: %b\r\n" % authorization)
+    lines += (b"%b: %b\r\n" % pair for pair in trace)
     lines.append(b"\r\n")
     return b"".join(lines)
 

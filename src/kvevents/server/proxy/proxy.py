@@ -216,7 +216,7 @@ class Proxy:
             extra_keys=prompt.extra_keys,
             exclude=exclude,
         )
-        self.service.metrics.select_seconds.observe(self.now() - started)
+        self.service.metrics.requests.select_seconds.observe(self.now() - started)
         return decision
 
     # What calls of the application ask.

@@ -57,6 +57,8 @@ class JsonFormatter(logging.Formatter):
 def set_up_logging(settings: TelemetrySettings, *, stream: TextIO | None = None) -> RepeatFilter:
     """Send the log of this process to stderr, in place of what was set up before.
 
+    Of other packages only warnings are lines, whatever the level: what they say below that is not ours to vouch for.
+
     Args:
         settings: format, level, and how often a line may come again.
         stream: where it goes instead.
@@ -68,5 +70,7 @@ def set_up_logging(settings: TelemetrySettings, *, stream: TextIO | None = None)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     repeats = RepeatFilter(settings.log_repeat_s)
     handler.addFilter(repeats)
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("kvevents").setLevel(level)
     return repeats

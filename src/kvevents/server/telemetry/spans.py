@@ -189,6 +189,6 @@ def _carrier(headers: Headers) -> Mapping[str, list[str]]:
     """What the client says of its trace; `tracestate` may come in parts."""
     carrier: dict[str, list[str]] = {}
     for name, value in headers:
-        if name in {b"traceparent", b"tracestate"}:
-            carrier.setdefault(name.decode(), []).append(value.decode("latin-1"))
+        if (key := name.lower()) in {b"traceparent", b"tracestate"}:
+            carrier.setdefault(key.decode(), []).append(value.decode("latin-1"))
     return carrier

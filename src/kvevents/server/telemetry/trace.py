@@ -6,7 +6,7 @@ from typing import Literal, Protocol, Self, TypeAlias
 from kvevents.routing import Decision
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""Names in lower case, and values."""
+"""Names and values."""
 
 Step: TypeAlias = Literal["tokenize", "queue", "select"]
 
