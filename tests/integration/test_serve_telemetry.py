@@ -11,7 +11,7 @@ import pytest
 
 from kvevents.server.telemetry import TelemetrySettings, set_up_logging
 from otlp_receiver import OtlpReceiver, ReceivedSpan
-from serving import Arrived, answer, engines, fleet, routing, run, whole
+from serving import Arrived, answer, engines, fleet, routing, run, until, whole
 
 pytestmark = pytest.mark.integration
 
@@ -91,8 +91,11 @@ def test_each_attempt_is_a_span_and_a_client_that_leaves_ends_its_request(log: i
 
         async def hang(request: Arrived, _writer: asyncio.StreamWriter) -> None:
             arrived.set()
-            while not request.has_hung_up():
-                await asyncio.sleep(0.005)
+
+            async def has_left() -> bool:
+                return request.has_hung_up()
+
+            await until(has_left)
 
         async with engines(fail, answer) as stubs, routing(*stubs, **settings(collector)) as url:
             assert await send(url, {"prompt": [1]}) == 200

@@ -90,16 +90,25 @@ class Process:
 
     def __init__(self) -> None:
         self.loop_lag_seconds = Histogram(LAG, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0))
+        self._timer: asyncio.TimerHandle | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
-    async def watch(self) -> None:
-        """Look at the loop's lateness, until cancelled."""
-        now = asyncio.get_running_loop().time
-        while True:
-            due = now() + LAG_INTERVAL_S
-            await asyncio.sleep(LAG_INTERVAL_S)
-            self.loop_lag_seconds.observe(max(0.0, now() - due))
+    def start(self) -> None:
+        """Begin to look at the lateness of the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._due = self._loop.time() + LAG_INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self.loop_lag_seconds.observe(max(0.0, self._loop.time() - self._due))
+        self.start()
 
     def render(self, service: "Service") -> Iterator[str]:
         """All lines, family by family."""
