@@ -2,12 +2,13 @@
 
 mod answers;
 mod report;
+mod view;
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use kvevents_core::index::{
-    Bounds, Config, Group, Handle, IndexError, Kind, Match, PrefixIndex, Prompt, Target, WorkerSetup,
+    Bounds, Config, Group, Handle, IndexError, Kind, Match, Outlook, PrefixIndex, Prompt, Target, WorkerSetup,
 };
 use kvevents_core::wire::{Limits, Raw};
 use pyo3::exceptions::PyTypeError;
@@ -93,6 +94,14 @@ struct PromptArgument {
 }
 
 impl PromptArgument {
+    pub(crate) fn prompt(&self, py: Python<'_>) -> PyResult<Prompt<'_>> {
+        let extra_keys = self.extra_keys.as_deref().map(Raw::read).transpose();
+        let extra_keys = extra_keys.map_err(|error| classes::wire_error(py, &error))?;
+        let (lora_name, cache_salt) = (self.lora_name.as_deref(), self.cache_salt.as_deref());
+        Prompt::new(self.tokens.as_slice(), lora_name, self.lora_id, cache_salt, extra_keys)
+            .ok_or_else(|| PyTypeError::new_err("extra_keys: expected a list with None or a list for each block"))
+    }
+
     fn read(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self {
             tokens: object.get_item(0)?.extract()?,
@@ -261,6 +270,58 @@ impl PyPrefixIndex {
         found.into_iter().map(|matches| answers::matches(py, matches)).collect()
     }
 
+    /// Content hashes, 8 bytes each, little-endian: of the deepest known block, of one half as deep, and so on.
+    #[pyo3(signature = (tokens, lora_name, lora_id, cache_salt, extra_keys))]
+    fn trail(
+        &self,
+        py: Python<'_>,
+        tokens: TokenArgument,
+        #[pyo3(from_py_with = texts::lora_name)] lora_name: Option<String>,
+        #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
+        #[pyo3(from_py_with = texts::cache_salt)] cache_salt: Option<String>,
+        extra_keys: Option<PyBackedBytes>,
+    ) -> PyResult<Cow<'static, [u8]>> {
+        let argument = PromptArgument {
+            tokens,
+            lora_name,
+            lora_id,
+            cache_salt,
+            extra_keys,
+        };
+        let prompt = argument.prompt(py)?;
+        let trail = detach_if(py, prompt.tokens.len() > LONG_PROMPT, || self.0.trail(&prompt));
+        let bytes: Vec<u8> = trail.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        Ok(bytes.into())
+    }
+
+    /// Figures under the names of `kvevents.index.View`; None where there is nothing at the place asked for.
+    #[pyo3(signature = (at, depth, limit, holders, trails))]
+    fn explore<'py>(
+        &self,
+        py: Python<'py>,
+        at: Option<u64>,
+        depth: usize,
+        limit: usize,
+        holders: usize,
+        trails: Vec<PyBackedBytes>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let outlook = Outlook {
+            at,
+            depth,
+            limit,
+            holders,
+        };
+        let view = py.detach(|| {
+            let hashes = |trail: &PyBackedBytes| {
+                let words = trail.as_chunks::<8>().0.iter();
+                words.map(|&word| u64::from_le_bytes(word)).collect::<Vec<_>>()
+            };
+            let trails: Vec<_> = trails.iter().map(hashes).collect();
+            self.0.explore(outlook, &trails)
+        });
+        view.map(|view| view::figures(py, &view)).transpose()
+    }
+
     fn holdings<'py>(
         &self,
         py: Python<'py>,
@@ -326,18 +387,8 @@ impl PyPrefixIndex {
 
 impl PyPrefixIndex {
     fn find(&self, py: Python<'_>, arguments: &[PromptArgument]) -> PyResult<Vec<Vec<Match>>> {
-        let prompts: Vec<Prompt<'_>> = arguments
-            .iter()
-            .map(|prompt| {
-                let extra_keys = prompt.extra_keys.as_deref().map(Raw::read).transpose();
-                let extra_keys = extra_keys.map_err(|error| classes::wire_error(py, &error))?;
-                let (lora_name, cache_salt) = (prompt.lora_name.as_deref(), prompt.cache_salt.as_deref());
-                let tokens = prompt.tokens.as_slice();
-                Prompt::new(tokens, lora_name, prompt.lora_id, cache_salt, extra_keys).ok_or_else(|| {
-                    PyTypeError::new_err("extra_keys: expected a list with None or a list for each block")
-                })
-            })
-            .collect::<PyResult<_>>()?;
+        let prompts = arguments.iter().map(|prompt| prompt.prompt(py));
+        let prompts: Vec<Prompt<'_>> = prompts.collect::<PyResult<_>>()?;
         let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         Ok(detach_if(py, tokens > LONG_PROMPT, || {
             prompts.iter().map(|prompt| self.0.match_prompt(prompt)).collect()

@@ -127,6 +127,19 @@ class PrefixIndex:
         extra_keys: bytes | None,
     ) -> list[_Row]: ...
     def match_many(self, prompts: list[_Prompt]) -> list[list[_Row]]: ...
+    def trail(
+        self,
+        tokens: _Tokens,
+        lora_name: str | None,
+        lora_id: int | None,
+        cache_salt: str | None,
+        extra_keys: bytes | None,
+    ) -> bytes:
+        """Content hashes, 8 bytes each, little-endian: of the deepest known block, of one half as deep, and so on."""
+    def explore(
+        self, at: int | None, depth: int, limit: int, holders: int, trails: Sequence[bytes]
+    ) -> dict[str, Any] | None:
+        """Figures under the names of `kvevents.index.View`; None where there is nothing at the place asked for."""
     def holdings(self, worker_id: str) -> dict[int | None, dict[str, set[int]]]: ...
     def dump_events(self, worker: str) -> list[tuple[int | None, list[tuple[bool, dict[str, Any]]]]]: ...
     def stats(self) -> dict[str, Any]: ...

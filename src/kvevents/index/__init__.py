@@ -19,15 +19,19 @@ a block whose identity is not known (its tokens or its salt were never said) is 
 from kvevents._core.index import ApplyReport, WorkerHandle
 from kvevents.index.answers import IndexStats, Matches, SourceStats, WorkerMatch
 from kvevents.index.prefix_index import GroupSpec, PrefixIndex, Prompt
+from kvevents.index.view import Holder, Stretch, View
 
 __all__ = [
     "ApplyReport",
     "GroupSpec",
+    "Holder",
     "IndexStats",
     "Matches",
     "PrefixIndex",
     "Prompt",
     "SourceStats",
+    "Stretch",
+    "View",
     "WorkerHandle",
     "WorkerMatch",
 ]

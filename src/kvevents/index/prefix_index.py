@@ -11,6 +11,7 @@ from kvevents._core.index import ApplyReport, WorkerHandle
 from kvevents.errors import ConfigError
 from kvevents.events import BlockRemoved, BlockStored, KVCacheEvent, KVEventBatch
 from kvevents.index.answers import IndexStats, Matches
+from kvevents.index.view import View
 from kvevents.wire import encode_batch
 
 if TYPE_CHECKING:
@@ -228,6 +229,52 @@ class PrefixIndex:
         if not isinstance(prompts, Iterable):
             raise TypeError(f"prompts: expected several prompts, got {type(prompts)}")
         return [Matches(rows) for rows in self._core.match_many([_prompt(prompt) for prompt in prompts])]
+
+    def trail(
+        self,
+        tokens: Tokens,
+        *,
+        lora_name: str | None = None,
+        lora_id: int | None = None,
+        cache_salt: str | None = None,
+        extra_keys: ExtraKeys | None = None,
+    ) -> bytes:
+        """The trail of a prompt through what anyone holds, for `explore` to count; empty where nobody holds any of it.
+
+        The arguments are those of `match`. It names the deepest block that is known, one half as deep, and so on, so
+        that it still leads somewhere when the deepest blocks are gone; 160 bytes for the longest prompts.
+        """
+        return self._core.trail(tokens, lora_name, lora_id, cache_salt, _packed(extra_keys))
+
+    def explore(
+        self,
+        at: int | None = None,
+        *,
+        depth: int = 4,
+        limit: int = 200,
+        holders: int = 64,
+        trails: Sequence[bytes] = (),
+    ) -> View | None:
+        """Look around in the tree of all prompts: what is shared, by how many blocks, and who holds it.
+
+        Takes time in the number of blocks held (some 20 ms for a million) without holding up readers or writers; what
+        changes meanwhile may be seen half.
+
+        Args:
+            at: `content` of a stretch to look down from; None: from above all first blocks.
+            depth: levels of stretches to tell.
+            limit: stretches to tell at most: those with most hits, then with most blocks.
+            holders: holders to tell of each stretch at most.
+            trails: of prompts, made by `trail`: how many of them lead through a stretch is its `hits`.
+
+        Returns:
+            What is there; None where there is nothing (any more) at `at`.
+        """
+        for name, value in (("depth", depth), ("limit", limit), ("holders", holders)):
+            if value < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {value}")
+        found = self._core.explore(at, depth, limit, holders, trails)
+        return None if found is None else msgspec.convert(found, View)
 
     def holdings(self, worker_id: str) -> dict[int | None, dict[str, set[int]]]:
         """Engine hashes (signed 64-bit) of the blocks a worker holds, by rank and tier; every tier is there.

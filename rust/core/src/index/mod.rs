@@ -10,6 +10,7 @@
 //! | `worker`, `state` | all of it under one lock |
 //! | `reading`, `slice`, `ahead`, `applying`, `prompt` | what comes in: events off the wire, prompts to match |
 //! | `trail`, `matching`, `report`, `stats`, `dump`, `integrity` | what goes out |
+//! | `survey`, `explore` | the tree of prompts, to be looked at |
 //! | `pack`, `image`, `planting`, `snapshot` | all of it as bytes and back |
 //! | `rank_image`, `transplant` | one rank as bytes, and into an index that holds other things |
 //!
@@ -25,6 +26,7 @@ mod burial;
 mod counters;
 mod cut;
 mod dump;
+mod explore;
 mod forest;
 mod forests;
 mod geometry;
@@ -50,6 +52,7 @@ mod snapshot;
 mod source;
 mod state;
 mod stats;
+mod survey;
 mod table;
 mod tier;
 mod trail;
@@ -69,6 +72,7 @@ use thiserror::Error;
 
 pub use counters::Counters;
 pub use dump::{DumpEvent, RankDump};
+pub use explore::{Outlook, Stretch, View};
 pub use geometry::Geometry;
 pub use group::{Group, Groups, Kind};
 pub use matching::Match;
@@ -78,7 +82,7 @@ pub(crate) use reading::{Identity, kind as kind_of};
 pub use report::{Ignored, Report, SkippedEvent};
 pub use room::Bounds;
 pub use stats::{Holdings, SourceStats, Stats};
-pub use tier::{Medium, Tier};
+pub use tier::{Medium, Tier, Tiers};
 pub use worker::{Handle, Target};
 
 use geometry::LikelyGeometry;
@@ -262,9 +266,14 @@ impl PrefixIndex {
     }
 
     /// How much of a prompt each source holds: those that hold at least one block, best first.
+    pub fn match_prompt(&self, prompt: &Prompt<'_>) -> Vec<Match> {
+        self.follow(prompt, Self::answer)
+    }
+
+    /// Hash a prompt as far as the index knows it, and answer while that is so.
     ///
     /// The prompt is hashed outside of the lock, twice as far each time, until the index does not know how it goes on.
-    pub fn match_prompt(&self, prompt: &Prompt<'_>) -> Vec<Match> {
+    fn follow<T>(&self, prompt: &Prompt<'_>, answer: impl FnOnce(&Self, &State, &[Chain]) -> T) -> T {
         let mut chains: SmallVec<[Chain; 1]> = SmallVec::new();
         // To wait for the lock is what takes long, so there is something to ask for when it comes.
         let mut likely = Chain::new(prompt, self.likely.get(), self.config.block_size);
@@ -287,7 +296,7 @@ impl PrefixIndex {
                 if let Some((geometry, _)) = state.forests.iter().next() {
                     self.likely.set(geometry);
                 }
-                return self.answer(&state, &chains);
+                return answer(self, &state, &chains);
             }
             drop(state);
             short.iter().for_each(|&place| chains[place].extend(prompt));

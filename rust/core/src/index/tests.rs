@@ -8,7 +8,7 @@ use crate::wire::Writer;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn index() -> PrefixIndex {
+pub(super) fn index() -> PrefixIndex {
     keeping(false)
 }
 
@@ -30,7 +30,7 @@ fn keeping(keep_tokens: bool) -> PrefixIndex {
 }
 
 /// A batch with one store on the GPU, blocks of two tokens.
-fn store(blocks: &[u64], parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
+pub(super) fn store(blocks: &[u64], parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.array(2);
     writer.f64(0.0);
@@ -47,6 +47,19 @@ fn store(blocks: &[u64], parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
     }
     writer.tokens(TokenSlice::U32(tokens));
     writer.uint(2);
+    writer.into_bytes()
+}
+
+/// A batch with the removal of one block from the GPU.
+pub(super) fn remove(block: u64) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.array(2);
+    writer.f64(0.0);
+    writer.array(1);
+    writer.array(2);
+    writer.str("BlockRemoved");
+    writer.array(1);
+    writer.uint(block);
     writer.into_bytes()
 }
 

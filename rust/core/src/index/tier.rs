@@ -67,7 +67,7 @@ impl Medium {
 }
 
 /// A set of tiers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tiers(u8);
 
 impl Tiers {

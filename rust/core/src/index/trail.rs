@@ -62,12 +62,13 @@ impl Chain {
         !self.is_whole && self.hashes.last().is_none_or(|&last| forest.knows(last))
     }
 
-    /// Blocks of the prompt that the forest knows. A hash vouches for all above it.
-    fn known(&self, forest: &Forest) -> usize {
-        match self.hashes.last() {
+    /// The blocks of the prompt that the forest knows. A hash vouches for all above it.
+    pub fn known(&self, forest: &Forest) -> &[u64] {
+        let blocks = match self.hashes.last() {
             Some(&last) if forest.knows(last) => self.hashes.len(),
             _ => self.hashes.partition_point(|&hash| forest.knows(hash)),
-        }
+        };
+        &self.hashes[..blocks]
     }
 }
 
@@ -140,7 +141,7 @@ fn live(forest: &Forest, content: u64) -> impl Iterator<Item = BlockNumber> {
 
 /// Walk down a prompt through one forest, for all sources at once, until none holds the next block.
 pub fn walk<'s>(chain: &Chain, forest: &Forest, state: &'s State, index_block: u32) -> Vec<Walk<'s>> {
-    let runs = climb(forest, &chain.hashes[..chain.known(forest)]);
+    let runs = climb(forest, chain.known(forest));
     let mut walks: Vec<Walk<'s>> = Vec::new();
     let Some((first, rest)) = runs.split_last() else {
         return walks;
