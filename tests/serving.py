@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from kvevents.errors import ConfigError
 from kvevents.events import BlockStored, KVEventBatch
 from kvevents.server import Settings, WorkerSettings, create_app
+from kvevents.server.service import Service
 from kvevents.transport import EventSink, Source, SourceState, rank_sources
 from kvevents.transport.state import Reason, SourceCounters, State
 from kvevents.wire import encode_batch
@@ -211,13 +212,20 @@ def no_events(url: str, **_options: object) -> Sequence[Source]:
 @contextlib.asynccontextmanager
 async def routing(*stubs: StubEngine, **options: Any) -> AsyncIterator[str]:
     """The URL of a router in front of these engines; options are those of `router_settings`."""
+    async with router(*stubs, **options) as (url, _):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def router(*stubs: StubEngine, **options: Any) -> AsyncIterator[tuple[str, Service]]:
+    """The same, and the service in it."""
     discover = options.pop("discover", no_events)
     subscribe = options.pop("subscribe", None)
     settings = router_settings(*(stub.url for stub in stubs), **options)
     extra = {} if subscribe is None else {"subscribe": subscribe}
     app = create_app(settings, discover=discover, **extra)
     async with listening(app, protocol=app.state.service.proxy.connect) as url:
-        yield url
+        yield url, app.state.service
 
 
 def router_settings(*urls: str, **options: Any) -> Settings:
