@@ -6,7 +6,7 @@ import json
 import aiohttp
 import pytest
 
-from kvevents.server.proxy.exchange import HELD_BYTES
+from kvevents.server.proxy.reply import HELD_BYTES
 from serving import EVENT_STREAM, Arrived, StubEngine, answer, chunk, engines, get, routing, run, whole
 
 pytestmark = pytest.mark.integration

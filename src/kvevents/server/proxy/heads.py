@@ -33,6 +33,7 @@ _HOP_BY_HOP = frozenset(
         b"http2-settings",
     }
 )
+_TRACE = (b"traceparent", b"tracestate")
 _OWN = _HOP_BY_HOP | {
     b"accept-encoding",  # replies come as they are, so that their usage can be read
     b"authorization",  # the client's token is for this router only
@@ -44,6 +45,7 @@ _OWN = _HOP_BY_HOP | {
     b"x-request-id",
     RANK_HEADER,
     HOP_HEADER,
+    *_TRACE,
 }
 _PASSED_IN_REPLIES = frozenset({b"content-length", b"content-type"})
 _OWN_IN_REPLIES = _HOP_BY_HOP | _PASSED_IN_REPLIES | {b"x-request-id"}
@@ -60,6 +62,7 @@ class RequestHead(NamedTuple):
         content_type: header value; empty when there is none.
         request_id: the client's own, if it is sane.
         hops: the routers the request has passed.
+        trace: headers of a trace that the request is part of, names in lower case; not among `passed`.
     """
 
     passed: bytes
@@ -69,6 +72,7 @@ class RequestHead(NamedTuple):
     content_type: bytes
     request_id: bytes | None
     hops: bytes
+    trace: Headers
 
 
 def read_request_head(headers: Headers, *, is_http_1_0: bool) -> RequestHead:
@@ -106,6 +110,7 @@ def read_request_head(headers: Headers, *, is_http_1_0: bool) -> RequestHead:
         content_type=own.get(b"content-type", b""),
         request_id=request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
         hops=own.get(HOP_HEADER, b""),
+        trace=[(key, own[key]) for key in _TRACE if key in own],
     )
 
 

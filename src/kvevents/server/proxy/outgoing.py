@@ -1,12 +1,11 @@
 """The heads that the proxy writes: a request's to its worker, and what a reply says about the decision."""
 
-import re
+import functools
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from kvevents.routing import Decision
 from kvevents.server.proxy.heads import HOP_HEADER, RANK_HEADER, Headers, RequestHead
-from kvevents.server.proxy.request import Request
 
 
 class Addressee(Protocol):
@@ -14,38 +13,38 @@ class Addressee(Protocol):
 
     url: str
     ranks: int
+    authorization: bytes | None
 
 
-_TRACE = re.compile(rb"^trace(?:parent|state):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+@functools.lru_cache(maxsize=1024)
+def _host(url: str) -> bytes:
+    return urlsplit(url).netloc.encode("latin-1")
 
 
 def request_head(
     worker: Addressee,
-    request: Request,
+    target: bytes,
     head: RequestHead,
     *,
     request_id: bytes,
     dp_rank: int,
     hops: bytes,
+    trace: Headers,
     length: int,
-    trace: Headers = (),
 ) -> bytes:
-    """The head of a request as the worker gets it: the client's headers, and who sends what to whom.
-
-    What `trace` says of the request's trace goes in place of what the client said.
-    """
+    """The head of a request as the worker gets it: the client's headers, and who sends what to whom."""
     lines = [
-        b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (request.target, urlsplit(worker.url).netloc.encode("latin-1")),
-        _TRACE.sub(b"", head.passed) if trace else head.passed,
+        b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (target, _host(worker.url)),
+        head.passed,
         b"accept-encoding: identity\r\nx-request-id: %b\r\n%b: %b\r\ncontent-length: %d\r\n"
         % (request_id, HOP_HEADER, hops, length),
     ]
     if worker.ranks > 1:
         lines.append(b"%b: %d\r\n" % (RANK_HEADER, dp_rank))
-    authorization: bytes | None = getattr(worker, "authorization", None)
-    if authorization is not None:
-        lines.append(b"authorization: %b\r\n" % authorization)
-    lines += (b"%b: %b\r\n" % pair for pair in trace)
+    if worker.authorization is not None:
+        lines.append(b"authorization: %b\r\n" % worker.authorization)
+    for name, value in trace:
+        lines.append(b"%b: %b\r\n" % (name, value))
     lines.append(b"\r\n")
     return b"".join(lines)
 

@@ -56,6 +56,7 @@ class Proxy:
         self.admission = Admission(self._limit, max_waiting=self.settings.max_waiting)
         self.is_draining = False
         self._paths = frozenset(self.settings.paths)
+        self._refuses_unknown = self.settings.unknown_models == "refuse"
         self._token = service.settings.security.client_token
         self._connections: set[ClientConnection] = set()
         self._buffered_bytes = 0
@@ -179,6 +180,10 @@ class Proxy:
         """The routers that a request has passed when it leaves this one."""
         return b"%b, %b" % (head.hops, self._name) if head.hops else self._name
 
+    def admit_waiting(self) -> None:
+        """Let those who wait try again: a worker may have come up, or take more than before."""
+        self.admission.refresh([worker for worker, is_up in self.service.router.workers.items() if is_up])
+
     def read_prompt(self, request: Request) -> Prompt:
         """What routing needs of a request.
 
@@ -200,7 +205,12 @@ class Proxy:
         Raises:
             HttpError: 404, no worker serves it.
         """
-        return self.service.fleet.unfit(model)
+        fleet = self.service.fleet
+        unfit = fleet.unfit(model)
+        if not unfit and model is not None and self._refuses_unknown and not self._may_be_served(model):
+            served = sorted(set().union(*(worker.models for worker in fleet.workers)))
+            raise HttpError(404, "model_not_found", f"model {model!r} is served by no worker: there are {served}")
+        return unfit
 
     def choose(self, prompt: Prompt, exclude: Collection[str]) -> Decision:
         """A worker for a prompt.
@@ -231,9 +241,16 @@ class Proxy:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
+    def _may_be_served(self, model: str) -> bool:
+        """Whether some worker serves a model, or does not say what it serves. `base:adapter` is SGLang's form."""
+        names = {model, model.partition(":")[0]}
+        return model in self.service.settings.prompts.adapters or any(
+            not worker.models or not names.isdisjoint(worker.models) for worker in self.service.fleet.workers
+        )
+
     def _limit(self, worker: str) -> int | None:
         fleet = self.service.fleet
-        return getattr(fleet[worker], "max_in_flight", None) if worker in fleet else None
+        return fleet[worker].max_in_flight if worker in fleet else None
 
     def _too_large(self) -> HttpError:
         return HttpError(
@@ -242,7 +259,7 @@ class Proxy:
 
     def _expire(self) -> None:
         self.pool.expire()
-        self.admission.admit_waiting(self.service.router.workers)  # a worker may have come up, or may take more
+        self.admit_waiting()
         self._expiry = self._loop.call_later(_EXPIRY_S, self._expire)
 
 
