@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from kvevents.simulation.traces import TRACE_BLOCK, TraceRequest
+from kvevents.simulation.traces import TraceRequest
 
 BUCKET_S = 3.0
 """Arrivals of Mooncake's traces were recorded in buckets of this width."""
@@ -30,7 +30,7 @@ def working_set(requests: Sequence[TraceRequest]) -> int:
     sizes: dict[int, int] = {}
     for request in requests:
         for number, block in enumerate(request.hash_ids):
-            size = min(TRACE_BLOCK, request.input_length - number * TRACE_BLOCK)
+            size = min(request.block, request.input_length - number * request.block)
             sizes[block] = max(size, sizes.get(block, 0))
     return sum(sizes.values())
 
@@ -41,7 +41,7 @@ def endless_cache(requests: Sequence[TraceRequest], page_size: int) -> int:
     found = 0
     for request in requests:
         known = itertools.takewhile(seen.__contains__, request.hash_ids)
-        tokens = min(sum(1 for _ in known) * TRACE_BLOCK, request.input_length - 1)
+        tokens = min(sum(1 for _ in known) * request.block, request.input_length - 1)
         found += tokens // page_size * page_size
         seen.update(request.hash_ids)
     return found

@@ -66,7 +66,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_simulation(settings: SimulationSettings, progress: Progress) -> SimulationReport:
-    """Simulate a trace once per policy and sum up.
+    """Simulate a trace file once per policy and sum up.
 
     Raises:
         ConfigError: the trace cannot be used.
@@ -74,6 +74,15 @@ def run_simulation(settings: SimulationSettings, progress: Progress) -> Simulati
     trace = read_trace(settings.trace, limit=settings.limit)
     for line in trace.broken:
         progress.note(f"{trace.path}: line {line.line} is skipped: {line.reason}")
+    return simulate_trace(trace, settings, progress)
+
+
+def simulate_trace(trace: Trace, settings: SimulationSettings, progress: Progress) -> SimulationReport:
+    """Simulate a trace that was read, whatever its file's form; `trace` and `limit` of the settings say nothing here.
+
+    Raises:
+        ConfigError: settings that make no sense.
+    """
     distinct = working_set(trace.requests)
     fleet = fleet_settings(settings, trace, distinct)
     arrivals = spread(trace.requests, settings.seed)

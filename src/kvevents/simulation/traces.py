@@ -44,7 +44,8 @@ class TraceRequest(msgspec.Struct, frozen=True):
         arrival_s: seconds since the trace's first request.
         input_length: tokens of the prompt.
         output_length: tokens to generate.
-        hash_ids: one id for each 512 tokens of the prompt, the last block may be partial.
+        hash_ids: one id for each block of the prompt, the last block may be partial.
+        block: tokens of a block.
     """
 
     line: int
@@ -52,10 +53,11 @@ class TraceRequest(msgspec.Struct, frozen=True):
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...]
+    block: int = TRACE_BLOCK
 
     def tokens(self) -> "array[int]":
         """The prompt: token ids that follow from the block ids alone, so that shared prefixes stay shared."""
-        prompt: array[int] = array("I", b"".join(map(block_tokens, self.hash_ids)))
+        prompt: array[int] = array("I", b"".join([block_tokens(block, self.block) for block in self.hash_ids]))
         del prompt[self.input_length :]
         return prompt
 
@@ -166,13 +168,13 @@ def iter_trace(path: Path) -> Iterator[TraceRequest | BrokenLine]:
         raise ConfigError(f"trace {path}: expected a readable file, got: {error.strerror or error}") from error
 
 
-def block_tokens(hash_id: int) -> bytes:
-    """The 512 token ids of a trace block, as native uint32: the same for the same id, everywhere and always."""
-    digest = hashlib.shake_128(hash_id.to_bytes(8, "little")).digest(2 * TRACE_BLOCK)
-    tokens = bytearray(4 * TRACE_BLOCK)
+def block_tokens(hash_id: int, count: int = TRACE_BLOCK) -> bytes:
+    """The token ids of a trace block, as native uint32: the same for the same id, everywhere and always."""
+    digest = hashlib.shake_128(hash_id.to_bytes(8, "little")).digest(2 * count)
+    tokens = bytearray(4 * count)
     low, high = (0, 1) if sys.byteorder == "little" else (3, 2)
-    tokens[low::4] = digest[:TRACE_BLOCK]
-    tokens[high::4] = digest[TRACE_BLOCK:].translate(_HIGH_BYTES)
+    tokens[low::4] = digest[:count]
+    tokens[high::4] = digest[count:].translate(_HIGH_BYTES)
     return bytes(tokens)
 
 
