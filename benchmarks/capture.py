@@ -23,6 +23,7 @@ from benchmarks.process import Part
 from benchmarks.results import save
 from benchmarks.workload import batches, generate
 from kvevents._core.capture import Pseudonyms, Rewriter, measure
+from kvevents.lint import StreamLinter
 from kvevents.transport import CaptureReader, CaptureWriter, Recorder, Replayer, Source, State, ZmqPublisher
 from kvevents.transport.capture import CaptureSource
 from kvevents.wire import decode_batch
@@ -48,6 +49,22 @@ def best(run: Any, blocks: int) -> float:
     return max(rates)
 
 
+def read(folder: Path) -> None:
+    for batch in CaptureReader(folder).batches():
+        measure(batch.payload)
+
+
+def lint(folder: Path) -> None:
+    linter = StreamLinter()
+    for record in CaptureReader(folder).once():
+        linter.feed(record)
+
+
+def objects(folder: Path) -> None:
+    for batch in CaptureReader(folder).batches():
+        decode_batch(batch.payload)
+
+
 def in_process(stream: list[bytes], blocks: int, folder: Path) -> list[dict[str, Any]]:
     names = Pseudonyms(os.urandom(32))
     size = sum(map(len, stream))
@@ -63,14 +80,6 @@ def in_process(stream: list[bytes], blocks: int, folder: Path) -> list[dict[str,
                 writer.write_batch(SOURCE, payload, sequence=sequence)
         return writer.stats().file_bytes
 
-    def read() -> None:
-        for batch in CaptureReader(folder).batches():
-            measure(batch.payload)
-
-    def objects() -> None:
-        for batch in CaptureReader(folder).batches():
-            decode_batch(batch.payload)
-
     rows: list[dict[str, Any]] = []
     for name, keep in (("all", {}), ("hashes kept", {"keep_hashes": True}), ("tokens kept", {"keep_tokens": True})):
         row = {"what": "rewrite", "how": name, "blocks_per_cpu_s": best(lambda keep=keep: rewrite(**keep), blocks)}
@@ -80,8 +89,11 @@ def in_process(stream: list[bytes], blocks: int, folder: Path) -> list[dict[str,
         rows.append(
             {"what": "write", "how": name, "blocks_per_cpu_s": rate, "file_bytes_per_block": write(**how) / blocks}
         )
-    rows.append({"what": "read", "how": "each batch read through", "blocks_per_cpu_s": best(read, blocks)})
-    rows.append({"what": "read", "how": "each batch as Python objects", "blocks_per_cpu_s": best(objects, blocks)})
+    reads = {"read through": read, "linted": lint, "as Python objects": objects}
+    rows += [
+        {"what": "read", "how": f"each batch {how}", "blocks_per_cpu_s": best(lambda run=run: run(folder), blocks)}
+        for how, run in reads.items()
+    ]
     return rows
 
 

@@ -41,3 +41,8 @@ fn log() {
 fn pseudonyms() {
     run(target("pseudonyms"));
 }
+
+#[test]
+fn lint() {
+    run(target("lint"));
+}

@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"recorder", "coalescing", "index"},
     {"caches", "transport", "routing"},
     {"engine"},
-    {"server", "simulation", "integrations"},
+    {"server", "simulation", "integrations", "lint"},
     {"cli"},
 ]
 RANKS = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -4,6 +4,7 @@ mod coalesce;
 mod hash;
 mod image;
 mod index;
+mod lint;
 mod log;
 mod pseudonyms;
 mod snapshot;
@@ -28,13 +29,14 @@ pub struct Target {
 }
 
 /// Every target.
-pub const ALL: [Target; 8] = [
+pub const ALL: [Target; 9] = [
     wire::TARGET,
     coalesce::TARGET,
     index::TARGET,
     snapshot::TARGET,
     image::TARGET,
     log::TARGET,
+    lint::TARGET,
     pseudonyms::TARGET,
     hash::TARGET,
 ];

@@ -11,6 +11,7 @@ mod classes;
 mod coalescing;
 mod hashing;
 mod index;
+mod lint;
 mod numbers;
 mod recorder;
 mod relay;
@@ -32,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "coalescing", coalescing::register)?;
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
+    add_submodule(module, "lint", lint::register)?;
     add_submodule(module, "recorder", recorder::register)?;
     add_submodule(module, "relay", relay::register)?;
     add_submodule(module, "slots", slots::register)?;

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
     "engine": "Serve a simulated engine over HTTP.",
     "keys": "Make keys, so that only those who are listed can read events.",
+    "lint": "Check a stream of events: a capture, or a running engine.",
     "record": "Write what engines publish to files.",
     "relay": "Coalesce engines' events, beside them, for whoever reads them.",
     "replay": "Play a recorded file as the engine.",

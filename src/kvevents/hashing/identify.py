@@ -17,6 +17,7 @@ DEFAULT_SEEDS: tuple[str, ...] = ("vllm-none-hash", *map(str, range(101)), "123"
 """Seeds that are tried: what vLLM takes where PYTHONHASHSEED is not set, and the numbers that people set."""
 
 UNTOLD = "a lower tier or masked group does not tell its namespace"
+UNCONFIRMED = "no scheme confirms a block"
 PROBED_ROOTS = 8
 
 _SIGNED: tuple[HashScheme, ...] = ("sglang", "vllm-builtin", "content")
@@ -268,7 +269,7 @@ def unknown(found: Samples, schemes: tuple[HashScheme, ...], clues: Clues) -> Sc
             " key that is not on the wire enters all of them"
         )
     if blocks:
-        unchecked["no scheme confirms a block"] = blocks
+        unchecked[UNCONFIRMED] = blocks
     sizes = [sample.block_size for sample in found.samples]
     return SchemeReport(
         scheme=None,
