@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvevents.index import SourceStats
-from kvevents.server.metrics import index, proxy, sources
+from kvevents.server.fleet.counters import FleetCounters
+from kvevents.server.metrics import index, proxy, sources, workers
 from kvevents.server.metrics.family import Family, labels
 from kvevents.server.metrics.family import histogram as histogram_family
 from kvevents.server.metrics.histogram import Histogram
@@ -55,6 +56,10 @@ def test_every_figure_of_sources_and_index_is_told() -> None:
 
 def test_every_figure_of_the_proxy_is_told() -> None:
     assert set(Counters.__struct_fields__) == {*proxy.COUNTERS, "rejected"}
+
+
+def test_every_figure_of_the_fleet_is_told() -> None:
+    assert set(FleetCounters.__struct_fields__) == set(workers.COUNTERS)
 
 
 def test_labels_may_hold_anything() -> None:

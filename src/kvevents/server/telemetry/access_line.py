@@ -8,6 +8,9 @@ from kvevents.server.telemetry.trace import AttemptTrace, Reported, RequestTrace
 
 access_log = logging.getLogger("kvevents.access")
 
+REQUEST = "request"
+"""What a line of this log is about: the message of its JSON form, and the first word of its text."""
+
 Fact = str | int | float | bool | None
 
 
@@ -57,7 +60,7 @@ class AccessLine(RequestTrace):
             **self._facts,
         }
         said = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-        access_log.log(self._level, "request %s", said, extra={"facts": facts, "request_id": self._request_id})
+        access_log.log(self._level, f"{REQUEST} %s", said, extra={"facts": facts, "request_id": self._request_id})
 
 
 class AttemptFacts(AttemptTrace):

@@ -11,6 +11,7 @@ from typing import TextIO
 
 import msgspec
 
+from kvevents.server.telemetry.access_line import REQUEST
 from kvevents.server.telemetry.repeats import RepeatFilter
 from kvevents.server.telemetry.settings import TelemetrySettings
 
@@ -39,15 +40,16 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        facts = getattr(record, "facts", None)
         line: dict[str, object] = {
             "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage() if facts is None else REQUEST,
         }
         if (request_id := getattr(record, "request_id", None)) is not None:
             line["request_id"] = request_id
-        if (facts := getattr(record, "facts", None)) is not None:
+        if facts is not None:
             line |= facts
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
