@@ -17,7 +17,7 @@ BODY = json.dumps({"model": "stub", "prompt": list(range(64))}).encode()
 
 def request(body: bytes = BODY, *, path: str = "/v1/completions", version: str = "1.1", headers: str = "") -> bytes:
     """A whole request."""
-    head = f"POST {path} HTTP/{version}\r\nhost: a\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+    head = f"POST {path} HTTP/{version}\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
     return head.encode() + body
 
 
@@ -72,7 +72,7 @@ def test_one_connection_mixes_control_and_data() -> None:
     async def test() -> None:
         async with engines(answer) as (engine,), routing(engine) as url, connected(url) as wire:
             for _ in range(2):
-                wire.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+                wire.send(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 status, _, body = await wire.reply()
                 assert (status, json.loads(body)["data"][0]["id"]) == (200, "stub")
                 wire.send(request())
@@ -88,7 +88,7 @@ def test_requests_sent_ahead_are_answered_in_order() -> None:
         async with engines(answer) as (engine,), routing(engine) as url, connected(url) as wire:
             ids = [f"request-{number}" for number in range(40)]
             wire.send(b"".join(request(headers=f"x-request-id: {one}\r\n") for one in ids))
-            wire.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            wire.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert [(await wire.reply())[1]["x-request-id"] for _ in ids] == ids
             assert json.loads((await wire.reply())[2]) == {"status": "ok"}
             assert [one.headers["x-request-id"] for one in engine.completions] == ids
@@ -104,7 +104,7 @@ def test_a_request_in_single_bytes_and_in_chunks_arrives_whole() -> None:
                 wire.send(bytes([byte]))
                 await asyncio.sleep(0)
             assert (await wire.reply())[0] == 200
-            head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+            head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
             wire.send(head + chunk(small[:5]) + chunk(small[5:]) + chunk(b""))
             assert (await wire.reply())[0] == 200
             assert [one.body for one in engine.completions] == [small, small]
@@ -142,7 +142,9 @@ def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
 def test_head_has_the_headers_and_no_body() -> None:
     async def test() -> None:
         async with engines(answer) as (engine,), routing(engine) as url, connected(url) as wire:
-            wire.send(b"HEAD /health HTTP/1.1\r\nhost: a\r\n\r\nGET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            wire.send(
+                b"HEAD /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+            )
             head = await wire.reader.readuntil(b"\r\n\r\n")
             assert b"content-length: 15\r\n" in head
             assert json.loads((await wire.reply())[2]) == {"status": "ok"}
@@ -177,7 +179,7 @@ def test_another_protocol_that_is_offered_is_left_alone() -> None:
                 wire.send(request(headers=offer))
                 status, _, body = await wire.reply()
                 assert (status, json.loads(body)["choices"]) == (200, [{"text": "a"}])
-            wire.send(f"GET /health HTTP/1.1\r\nhost: a\r\n{offer}\r\n".encode())
+            wire.send(f"GET /health HTTP/1.1\r\nhost: localhost\r\n{offer}\r\n".encode())
             assert (await wire.reply())[0] == 200
             assert all(one.body == BODY for one in engine.completions)
             assert not {"upgrade", "http2-settings"} & engine.completions[0].headers.keys()
@@ -185,7 +187,7 @@ def test_another_protocol_that_is_offered_is_left_alone() -> None:
     run(test)
 
 
-START = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n"
+START = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
 AMBIGUOUS = [
     START + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     START + b"transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n",
@@ -200,16 +202,16 @@ AMBIGUOUS = [
     START + b"transfer-encoding: chunked\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
     START + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
     START + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
-    b"POST /v1/completions HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /v1/completions HTTP/1.0\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     START + b"transfer-encoding: chunked\r\n\r\nzz\r\n\r\n",
     START + b"host: b\r\ncontent-length: 0\r\n\r\n",
     b"POST /v1/completions HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
     START + b"x: a\x00b\r\ncontent-length: 0\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\nhost: a\ncontent-length: 0\n\n",
+    b"POST /v1/completions HTTP/1.1\nhost: localhost\ncontent-length: 0\n\n",
     START + b"x: a\rcontent-length: 1\r\n\r\n",
-    b"POST /v1/completions HTTP/9.9\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
+    b"POST /v1/completions HTTP/9.9\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS client's first words \r\n\r\n",
-    b"GET /health HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
 ]
 
 
@@ -243,7 +245,7 @@ def test_heads_have_a_limit(head: bytes) -> None:
             routing(engine, max_head_bytes=2000, max_headers=20) as url,
             connected(url) as wire,
         ):
-            wire.send(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n" + head)
+            wire.send(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + head)
             if head.endswith(b"\r\n"):
                 wire.send(b"\r\n")
             status, _, body = await wire.reply()
@@ -372,7 +374,7 @@ def test_what_is_not_passed_on_is_answered_here() -> None:
                 ("OPTIONS", "*", 405, "method_not_allowed"),
             ):
                 async with connected(url) as wire:
-                    wire.send(f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n".encode())
+                    wire.send(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
                     got, _, body = await wire.reply()
                     assert (path, got, code_of(body)) == (path, status, code)
             assert engine.completions == []

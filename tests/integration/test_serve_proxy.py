@@ -151,7 +151,9 @@ def test_a_client_that_does_not_read_holds_the_engine_back() -> None:
             host, port = url.removeprefix("http://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port), limit=1)
             body = json.dumps(BODY).encode()
-            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            writer.write(
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
 
             async def stands_still() -> bool:
                 before = written

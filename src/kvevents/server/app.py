@@ -12,7 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kvevents.errors import KVEventsError
-from kvevents.server.access import Access
+from kvevents.server.access import AccessMiddleware
+from kvevents.server.access.access import LOGIN, LOGOUT
+from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import Settings
 from kvevents.server.control import Control
 from kvevents.server.decisions import Decisions
@@ -46,6 +48,7 @@ def create_app(
     control = Control(service)
     decisions = Decisions(service)
     watch = Watch(service)
+    login = Login(service.access)
 
     async def models(_request: Request) -> Response:
         served = await service.fleet.models()
@@ -72,11 +75,13 @@ def create_app(
             Route("/holdings/{worker_id:path}", control.holdings),
             Route("/policy", control.set_policy, methods=["POST"]),
             *watch.routes,
+            Route(LOGIN, login.login, methods=["POST"]),
+            Route(LOGOUT, login.logout, methods=["POST"]),
             Route("/metrics", control.metrics),
             Route("/health", control.health),
             Route("/ready", control.ready),
         ],
-        middleware=[Middleware(Access, client=settings.security.client_token, admin=settings.security.admin_token)],
+        middleware=[Middleware(AccessMiddleware, access=service.access)],
         exception_handlers=dict.fromkeys(errors, respond),
         lifespan=lifespan,
     )

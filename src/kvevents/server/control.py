@@ -87,11 +87,17 @@ class Control:
             raise HttpError(ITSELF, "loop", "this router is its own worker")
         return _json({"status": "ok"})
 
-    async def ready(self, _request: Request) -> Response:
-        """`GET /ready`: some worker takes requests, and no picture of a worker is still being built."""
+    async def ready(self, request: Request) -> Response:
+        """`GET /ready`: some worker takes requests, and no picture of a worker is still being built.
+
+        What it waits for is told to whoever runs the router; others are told how much there is of it.
+        """
         readiness = self._service.fleet.readiness()
-        status = "ready" if readiness.is_ready else "not ready"
-        return _json({"status": status, **msgspec.structs.asdict(readiness)}, status=200 if readiness.is_ready else 503)
+        said: dict[str, Any] = {"status": "ready" if readiness.is_ready else "not ready"}
+        for name, value in msgspec.structs.asdict(readiness).items():
+            if name != "is_ready":
+                said[name] = len(value) if isinstance(value, list) and not request.scope["is_admin"] else value
+        return _json(said, status=200 if readiness.is_ready else 503)
 
     def _described(self, body: bytes) -> WorkerSettings:
         """The worker that a body describes, with its key."""

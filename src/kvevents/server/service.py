@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from kvevents.routing import Router
+from kvevents.server.access.access import Access
 from kvevents.server.configuration import Settings
 from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
@@ -16,7 +17,7 @@ from kvevents.transport import Subscriber, discover
 
 
 class Service:
-    """The router as a running thing: fleet, books, metrics, proxy.
+    """The router as a running thing: access, fleet, books, metrics, proxy.
 
     Args:
         settings: of the service.
@@ -32,6 +33,7 @@ class Service:
         subscribe: Subscribe = Subscriber,
     ) -> None:
         self.settings = settings
+        self.access = Access(settings)
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
         self.ledger = Ledger()
         self.telemetry = Telemetry(settings.telemetry)

@@ -73,6 +73,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.write = self.transport.write
+        peer = self.transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else ""
         if not self._proxy.welcome(self):
             self._phase = Phase.LINGER
             error = HttpError(503, "too_many_connections", "the router has no room for another connection")
@@ -218,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
             self._phase = Phase.BODY
             self.deadline = self._proxy.now() + self._settings.body_timeout_s
         try:
-            self._proxy.admit_head(request)
+            self._proxy.admit_head(request, self._peer)
         except HttpError as error:
             request.refuse(error)
             if error.code == "bad_http":

@@ -57,7 +57,6 @@ class Proxy:
         self.is_draining = False
         self._paths = frozenset(self.settings.paths)
         self._refuses_unknown = self.settings.unknown_models == "refuse"
-        self._token = service.settings.security.client_token
         self._connections: set[ClientConnection] = set()
         self._buffered_bytes = 0
         self._name = secrets.token_hex(8).encode()
@@ -119,8 +118,12 @@ class Proxy:
             self._state.connections.discard(connection)
         self.deadlines.forget(connection)
 
-    def admit_head(self, request: Request) -> None:
+    def admit_head(self, request: Request, peer: str) -> None:
         """Look at a request's head, before its body is read.
+
+        Args:
+            request: without its body.
+            peer: the address that it comes from.
 
         Raises:
             HttpError: it will not be answered as asked.
@@ -128,8 +131,7 @@ class Proxy:
         request.head = head = read_request_head(request.headers, is_http_1_0=request.is_http_1_0)
         if self.is_proxied(request):
             self.counters.accepted += 1
-            if self._token is not None and not self._token.matches(_bearer(head)):
-                raise HttpError(401, "unauthorized", "expected the client token as 'Authorization: Bearer ...'")
+            self.service.access.admit_client(request.method.decode(), head.authorization, request.headers, peer)
             if self._name in head.hops:
                 self.counters.loops += 1
                 raise HttpError(508, "loop", "this request has passed this router before: one of its workers is itself")
@@ -261,8 +263,3 @@ class Proxy:
         self.pool.expire()
         self.admit_waiting()
         self._expiry = self._loop.call_later(_EXPIRY_S, self._expire)
-
-
-def _bearer(head: RequestHead) -> bytes:
-    scheme, _, token = head.authorization.partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else b""
