@@ -125,7 +125,11 @@ def test_lost_events_are_counted_and_the_index_differs() -> None:
 
 def test_arrivals_move_together_until_the_load_is_as_asked() -> None:
     report = run(policies=("kv",), load=0.5)
+    assert report.load == pytest.approx(0.5)
     assert report.prompt_tokens / report.span_s == pytest.approx(0.5 * 4 * report.prefill_tokens_per_s)
+    own_pace = run(policies=("kv",), arrival_speedup=1.0)
+    assert own_pace.span_s == pytest.approx(report.span_s * report.arrival_speedup)
+    assert own_pace.load == pytest.approx(report.load / report.arrival_speedup)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,7 @@ def test_arrivals_move_together_until_the_load_is_as_asked() -> None:
     [
         ({"policies": ("best",)}, "policy: expected one of"),
         ({"load": 0.0}, "load: expected a number above 0"),
+        ({"load": 0.5, "arrival_speedup": 1.0}, "expected one of them"),
         ({"capacity_share": -1.0}, "capacity_share: expected a number above 0"),
         ({"engines": 0}, "engines, page_size: expected 1 or more"),
         ({"page_size": 0}, "page_size: expected 1 or more"),

@@ -27,7 +27,8 @@ def simulate(
     policy: Policies = ("round_robin", "kv", "oracle"),
     engines: Count | None = None,
     capacity_share: Rate = 0.25,
-    load: Rate = 0.7,
+    load: Rate | None = None,
+    arrival_speedup: Rate | None = None,
     delay: Duration = 0.02,
     loss: Share = 0.0,
     limit: Count | None = None,
@@ -51,8 +52,9 @@ def simulate(
         policy: Routing policies to run, in this order, each on a fresh fleet.
         engines: How many; by default 8, with --families 4.
         capacity_share: KV cache of all engines together, as a share of the distinct prompt tokens of the trace.
-        load: Prompt tokens that arrive over what the fleet could compute, as if nothing were cached. Arrivals are
-            moved closer together, or apart, until it is so.
+        load: Prompt tokens that arrive over what the fleet could compute, as if nothing were cached; by default 0.7.
+            Arrivals are moved closer together, or apart, until it is so.
+        arrival_speedup: In place of a load: arrivals are so much closer together than in the trace; 1 is its own pace.
         delay: From an engine's publishing of events to the router's index.
         loss: Share of the event batches that never arrive (there is no replay).
         limit: Requests to take from the trace's start; by default all.
@@ -93,6 +95,7 @@ def simulate(
         capacity_share=capacity_share,
         prefill_tokens_per_s=prefill_tokens_per_second,
         load=load,
+        arrival_speedup=arrival_speedup,
         travel=travel,
         seed=seed,
     )

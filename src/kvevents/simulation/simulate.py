@@ -24,6 +24,12 @@ from kvevents.simulation.virtual_fleet import (
     engine_config,
 )
 
+LOAD = 0.7
+"""Where settings say nothing of it."""
+
+MOMENT_S = 1e-3
+"""As long as the arrivals of a single request take."""
+
 
 class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What to simulate.
@@ -39,7 +45,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
             room for the largest request.
         prefill_tokens_per_s: of each engine.
         load: prompt tokens that arrive over what the fleet could compute, as if nothing were cached; the trace's
-            arrivals are moved closer together, or apart, until it is so.
+            arrivals are moved closer together, or apart, until it is so. None: 0.7, or as `arrival_speedup` makes it.
+        arrival_speedup: the trace's arrivals are so much closer together; 1 is the trace's own pace.
         travel: how events reach the router.
         seed: the same seed, the same figures.
     """
@@ -52,7 +59,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 64
     capacity_share: float = 0.25
     prefill_tokens_per_s: float = 20_000.0
-    load: float = 0.7
+    load: float | None = None
+    arrival_speedup: float | None = None
     travel: Travel = Travel()
     seed: int = 0
 
@@ -60,8 +68,10 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_policies(self.policies)
         if self.engines < 1 or self.page_size < 1:
             raise ConfigError(f"engines, page_size: expected 1 or more, got {self.engines}, {self.page_size}")
-        for name in ("capacity_share", "prefill_tokens_per_s", "load"):
-            if not 0 < getattr(self, name) < float("inf"):
+        if self.load is not None and self.arrival_speedup is not None:
+            raise ConfigError("load, arrival_speedup: expected one of them, got both; each follows from the other")
+        for name in ("capacity_share", "prefill_tokens_per_s", "load", "arrival_speedup"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}: expected a number above 0, got {getattr(self, name)}")
 
 
@@ -86,8 +96,9 @@ def simulate_trace(trace: Trace, settings: SimulationSettings, progress: Progres
     distinct = working_set(trace.requests)
     fleet = fleet_settings(settings, trace, distinct)
     arrivals = spread(trace.requests, settings.seed)
-    seconds = trace.prompt_tokens / (settings.engines * settings.prefill_tokens_per_s * settings.load)
-    speedup = max(arrivals[-1] - arrivals[0], 1e-3) / seconds
+    recorded_s = max(arrivals[-1] - arrivals[0], MOMENT_S)
+    natural = trace.prompt_tokens / (recorded_s * settings.engines * settings.prefill_tokens_per_s)
+    speedup = settings.arrival_speedup or (settings.load or LOAD) / natural
     arrivals = [(arrival - arrivals[0]) / speedup for arrival in arrivals]
     return SimulationReport(
         trace=trace.path.name,
@@ -97,7 +108,7 @@ def simulate_trace(trace: Trace, settings: SimulationSettings, progress: Progres
         distinct_tokens=distinct,
         span_s=arrivals[-1],
         arrival_speedup=speedup,
-        load=settings.load,
+        load=natural * speedup,
         engines=settings.engines,
         page_size=settings.page_size,
         cache_tokens=fleet.engine.max_total_tokens,
