@@ -51,7 +51,6 @@ class Upstream(asyncio.Protocol):
         "idle_since",
         "is_at_boundary",
         "is_used",
-        "on_idle",
         "url",
     )
 
@@ -145,7 +144,7 @@ class Upstream(asyncio.Protocol):
         """The reply is complete: whom it is for, who has no more to expect of this connection."""
         sink, self._sink = self._sink, None
         assert sink is not None, "a reply is read only while somebody waits for it"
-        if not self._parser.should_keep_alive():
+        if not self._keep:
             self._transport.close()
         return sink
 
@@ -199,3 +198,4 @@ class Upstream(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
+        self._keep = self._parser.should_keep_alive()  # it is forgotten with the message
