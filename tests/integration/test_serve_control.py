@@ -41,12 +41,13 @@ def test_route_says_where_and_why_and_sends_nothing() -> None:
 def test_route_takes_every_form_of_prompt() -> None:
     async def test() -> None:
         text = "x" * 130
+        simulated = {"model": "kvevents-sim"}
         taken: list[tuple[dict[str, object], int]] = [
-            ({"text": text}, 130),
-            ({"prompt": text, "max_tokens": 3, "stream": True}, 130),
+            ({"text": text, **simulated}, 130),
+            ({"prompt": text, "max_tokens": 3, "stream": True, **simulated}, 130),
             ({"prompt": PROMPT}, 256),
             ({"token_ids": PROMPT}, 256),
-            ({"messages": [{"role": "user", "content": text}]}, 130 + len("<|user|>\n\n<|assistant|>\n")),
+            ({"messages": [{"role": "user", "content": text}], **simulated}, 130 + len("<|user|>\n\n<|assistant|>\n")),
         ]
         refused: list[object] = [
             {},

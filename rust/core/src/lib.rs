@@ -7,6 +7,7 @@ pub mod hash;
 pub mod index;
 pub mod lint;
 pub mod pages;
+pub mod prompt;
 pub mod pseudonyms;
 pub mod recorder;
 pub mod relay;

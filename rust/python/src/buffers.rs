@@ -169,13 +169,18 @@ pub fn uint64_view(py: Python<'_>, values: impl ExactSizeIterator<Item = u64>) -
     view(py, values.map(u64::to_ne_bytes), "Q")
 }
 
-fn view<'py>(
+/// The same of uint32.
+pub fn uint32_view(py: Python<'_>, values: impl ExactSizeIterator<Item = u32>) -> PyResult<Bound<'_, PyAny>> {
+    view(py, values.map(u32::to_ne_bytes), "I")
+}
+
+fn view<'py, const WIDTH: usize>(
     py: Python<'py>,
-    values: impl ExactSizeIterator<Item = [u8; 8]>,
+    values: impl ExactSizeIterator<Item = [u8; WIDTH]>,
     format: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let bytes = PyBytes::new_with(py, values.len() * 8, |bytes| {
-        for (bytes, value) in bytes.chunks_exact_mut(8).zip(values) {
+    let bytes = PyBytes::new_with(py, values.len() * WIDTH, |bytes| {
+        for (bytes, value) in bytes.chunks_exact_mut(WIDTH).zip(values) {
             bytes.copy_from_slice(&value);
         }
         Ok(())

@@ -13,6 +13,7 @@ mod hashing;
 mod index;
 mod lint;
 mod numbers;
+mod prompt;
 mod recorder;
 mod relay;
 mod slots;
@@ -34,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
     add_submodule(module, "lint", lint::register)?;
+    add_submodule(module, "prompt", prompt::register)?;
     add_submodule(module, "recorder", recorder::register)?;
     add_submodule(module, "relay", relay::register)?;
     add_submodule(module, "slots", slots::register)?;

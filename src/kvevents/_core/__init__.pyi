@@ -6,6 +6,7 @@ from kvevents._core import coalescing as coalescing
 from kvevents._core import hashing as hashing
 from kvevents._core import index as index
 from kvevents._core import lint as lint
+from kvevents._core import prompt as prompt
 from kvevents._core import recorder as recorder
 from kvevents._core import relay as relay
 from kvevents._core import slots as slots

@@ -54,6 +54,11 @@ class Decisions:
         prompt = self._service.prompts.read(body, request.url.path)
         if prompt.needs_tokenizing:
             prompt = await self._service.prompts.tokenize(prompt)
+        if prompt.ignored:
+            field, expected, offset = prompt.ignored[0]
+            raise HttpError(
+                400, "bad_request", f"body: {field}: expected {expected}, got something else at byte {offset}"
+            )
         if prompt.unread is not None and not prompt.approximate:
             raise HttpError(400, "bad_request", prompt.unread)
         return prompt

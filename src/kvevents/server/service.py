@@ -38,7 +38,11 @@ class Service:
         self.ledger = Ledger()
         self.telemetry = Telemetry(settings.telemetry)
         self.metrics = Metrics(self)
-        self.prompts = PromptReader(settings.prompts)
+        self.prompts = PromptReader(
+            settings.prompts,
+            block_size=lambda: self.fleet.index.block_size,
+            served=lambda: [worker.models for worker in self.fleet.workers],
+        )
         self.proxy = Proxy(self)
 
     @property
@@ -50,6 +54,7 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """From the first look at the workers to the end of the last connection."""
         try:
+            await self.prompts.start()
             await self.fleet.start()
             self.proxy.start()
             self.metrics.process.start()
@@ -57,5 +62,6 @@ class Service:
         finally:
             self.metrics.process.stop()
             self.proxy.close()
+            await self.prompts.close()
             await self.fleet.close()
             await asyncio.to_thread(self.telemetry.close)

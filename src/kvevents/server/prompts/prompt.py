@@ -1,12 +1,27 @@
 """What routing needs to know of a request."""
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from kvevents._core.prompt import Request
 from kvevents.index.prefix_index import ExtraKeys
 
+if TYPE_CHECKING:
+    from kvevents.server.prompts.model import Model
+
 PromptSource: TypeAlias = Literal["ids", "text", "chat", "embedding", "none"]
+
+
+NO_TOKENS = memoryview(b"").cast("I")
+
+
+class Pending(NamedTuple):
+    """What is left to do for a prompt: its request, the tokenizer, and the fields that are known."""
+
+    request: Request
+    model: "Model"
+    facts: dict[str, Any]
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -24,10 +39,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         session: what keeps the requests of one conversation together; None when the request does not say.
         source: what the prompt was given as.
         prompts: prompts in the request; the first one is the one that `tokens` are of.
-        unread: why the engine's own ids are not known; None when they are.
+        unread: why the engine's own ids are not known; None when they are, or when they are still to be found.
         needs_tokenizing: whether `PromptReader.tokenize` would find the ids.
         approximate: whether `tokens` only stand for the prompt's text: equal texts have equal beginnings, but no
-            engine has these ids.
+            engine has these ids. They are above every vocabulary's (`kvevents._core.prompt.STAND_IN`).
+        ignored: fields of a type that no engine takes: name, what was expected, offset of the value.
+        pending: for `PromptReader.tokenize`.
+        tokenizer: what made the tokens, for `PromptReader.observe`.
     """
 
     tokens: Any
@@ -44,3 +62,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unread: str | None = None
     needs_tokenizing: bool = False
     approximate: bool = False
+    ignored: list[tuple[str, str, int]] = []
+    pending: Pending | None = None
+    tokenizer: "Model | None" = None

@@ -1,97 +1,174 @@
 """The reader: from bodies to prompts."""
 
-from array import array
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
-import msgspec
-
-from kvevents.engine.protocol import ChatRequest, Message, RequestError, StreamOptions, TokenId
+from kvevents._core.prompt import Request, byte_ids, read_request
+from kvevents.engine.protocol import ChatRequest, RequestError, decode_request
 from kvevents.engine.tokenizer import ByteTokenizer
+from kvevents.errors import WireError
 from kvevents.server.errors import HttpError
-from kvevents.server.prompts.prompt import Prompt, PromptSource
+from kvevents.server.prompts.counters import PromptCounters, StandInReason
+from kvevents.server.prompts.extra import extra_keys
+from kvevents.server.prompts.identity import Identities, Identity
+from kvevents.server.prompts.model import Model, ModelState
+from kvevents.server.prompts.process import Encoded, Job, TokenizingError
+from kvevents.server.prompts.prompt import NO_TOKENS, Pending, Prompt
 from kvevents.server.prompts.settings import PromptSettings
 
 
-class _Form(msgspec.Struct):
-    token_ids: list[TokenId] | None = None
-    text: str | None = None
-    prompt: str | list[TokenId] | None = None
-    messages: list[Message] | None = None
-    model: str | None = None
-    lora_name: str | None = None
-    lora_path: str | None = None
-    cache_salt: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    session_id: str | None = None
-    user: str | None = None
-
-
-_decode = msgspec.json.Decoder(_Form).decode
-
-
 class PromptReader:
-    """Reads bodies. `read` is quick; what needs a tokenizer is left to `tokenize`."""
+    """Reads bodies. `read` is quick; what needs a tokenizer is left to `tokenize`. Lives on one event loop.
 
-    def __init__(self, settings: PromptSettings | None = None) -> None:
-        self._settings = settings or PromptSettings()
-        self._tokenizer = ByteTokenizer()
+    Args:
+        settings: which tokenizers there are, and what bounds them.
+        block_size: tokens in a block of the index, for `Prompt.extra_keys`.
+        served: names of the models that each worker serves.
 
-    def read(self, body: bytes, path: str = "/query") -> Prompt:  # noqa: ARG002
-        """The prompt of a request.
+    Attributes:
+        counters: what was read, and how.
+    """
+
+    def __init__(
+        self,
+        settings: PromptSettings | None = None,
+        *,
+        block_size: Callable[[], int] = lambda: 1,
+        served: Callable[[], Iterable[Collection[str]]] = tuple,
+    ) -> None:
+        settings = settings or PromptSettings()
+        self.counters = PromptCounters()
+        self._block_size = block_size
+        self._identities = Identities(settings.adapters, served=served)
+        self._models = [Model(tokenizer, settings) for tokenizer in settings.tokenizer]
+
+    def read(self, body: bytes, path: str = "") -> Prompt:  # noqa: ARG002 - the fields say which form it is
+        """The prompt of a request to any endpoint, as far as no tokenizer is needed.
 
         Args:
             body: as it came.
-            path: what was asked for.
+            path: the endpoint that was asked for.
 
         Raises:
             HttpError: 400, no engine could take this: it is no JSON, or its token ids are none.
         """
         try:
-            form = _decode(body)
-            tokens, source = self._tokens(form)
-        except UnicodeDecodeError as error:
-            raise HttpError(400, "not_json", f"body: expected JSON in UTF-8: {error}") from None
-        except msgspec.ValidationError as error:
-            return Prompt(tokens=array("q"), unread=f"body: {error}")
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise HttpError(400, "not_json", f"body: expected JSON: {error}") from None
-        except OverflowError:
-            raise HttpError(400, "bad_request", "body: expected token ids below 2**63") from None
-        except RequestError as error:
-            return Prompt(tokens=array("q"), unread=str(error))
+            request = read_request(body)
+        except WireError as error:
+            self.counters.refused += 1
+            raise HttpError(400, "not_json", f"body: {error.reason} at byte {error.offset}") from None
+        except ValueError as error:
+            self.counters.refused += 1
+            raise HttpError(400, "bad_request", f"body: {error}") from None
+        source = request.source
+        self.counters.read[source] += 1
+        identity = self._identities.of(request.model, request.lora_name)
+        facts: dict[str, Any] = {
+            "model": identity.model,
+            "lora_name": identity.lora_name,
+            "cache_salt": request.cache_salt,
+            "is_stream": request.is_stream,
+            "wants_usage": request.wants_usage,
+            "max_tokens": request.max_tokens,
+            "session": request.session,
+            "source": source,
+            "prompts": request.prompts,
+            "ignored": request.ignored,
+        }
+        if request.unread is not None:
+            return Prompt(tokens=NO_TOKENS, unread=f"body: {request.unread}", **facts)
+        text = request.text
+        if source != "chat" and text is None:
+            return Prompt(tokens=request.tokens, extra_keys=self._extra_keys(request), **facts)
+        model = self._model(identity)
+        if model is None:
+            return self._stand_in(request, facts, "no_tokenizer", _no_tokenizer(identity.base))
+        if not model.is_due():
+            return self._stand_in(request, facts, "disagrees", model.disagreement())
+        if model.is_bytes:
+            return self._as_bytes(request, facts, text, model)
         return Prompt(
-            tokens=tokens,
-            model=form.model,
-            lora_name=form.lora_name or form.lora_path,
-            cache_salt=form.cache_salt,
-            is_stream=bool(form.stream),
-            wants_usage=bool(form.stream_options and form.stream_options.include_usage),
-            max_tokens=form.max_tokens if form.max_completion_tokens is None else form.max_completion_tokens,
-            session=form.session_id or form.user,
-            source=source,
-            unread=None if source != "none" else "expected one of token_ids, text, prompt and messages",
+            tokens=NO_TOKENS, needs_tokenizing=True, pending=Pending(request, model, facts), tokenizer=model, **facts
         )
 
     async def tokenize(self, prompt: Prompt) -> Prompt:
         """The same prompt with its token ids; where they cannot be had, with what stands for its text."""
-        return prompt
+        if prompt.pending is None:
+            return prompt
+        request, model, facts = prompt.pending
+        text = request.text
+        job = Job(request.chat(), None) if text is None else Job(None, text, request.add_special_tokens is not False)
+        try:
+            encoded = await model.encode(job)
+        except TokenizingError as error:
+            return self._stand_in(request, facts, error.reason, str(error))
+        self.counters.tokenized += 1
+        return Prompt(tokens=encoded.tokens, extra_keys=self._extra_keys(request, encoded), tokenizer=model, **facts)
 
     def observe(self, prompt: Prompt, prompt_tokens: int) -> None:
-        """Compare what an engine counted as the prompt's tokens with what was read here."""
+        """Compare what an engine counted as a prompt's tokens with what was read here.
+
+        Several prompts are counted in one sum, and of images only the engine knows the tokens: those are left out.
+        """
+        if prompt.tokenizer is None or prompt.prompts != 1 or prompt.extra_keys is not None:
+            return
+        if prompt.tokenizer.observe(len(prompt.tokens), prompt_tokens):
+            self.counters.agreed += 1
+        else:
+            self.counters.disagreed += 1
+
+    def models(self) -> list[ModelState]:
+        """How it stands with each tokenizer."""
+        return [model.state() for model in self._models]
+
+    async def start(self) -> None:
+        """Begin to load the tokenizers, so that the first prompts need not wait for that."""
+        for model in self._models:
+            model.start()
 
     async def close(self) -> None:
-        """Stop what was started."""
+        """End the processes that tokenize."""
+        for model in self._models:
+            await model.close()
 
-    def _tokens(self, form: _Form) -> tuple["array[int]", PromptSource]:
-        if sum(one is not None for one in (form.token_ids, form.text, form.prompt, form.messages)) > 1:
-            raise RequestError("body: expected one of token_ids, text, prompt and messages")
-        if form.messages is not None:
-            return ChatRequest(messages=form.messages).read(self._tokenizer).tokens, "chat"
-        for prompt in (form.token_ids, form.text, form.prompt):
-            if prompt is not None:
-                if isinstance(prompt, str):
-                    return self._tokenizer.encode(prompt), "text"
-                return array("q", prompt), "ids"
-        return array("q"), "none"
+    def _model(self, identity: Identity) -> Model | None:
+        """The tokenizer of what was asked for by name, else of what is meant."""
+        names = [name for name in (identity.model, identity.base) if name is not None]
+        if not names and len(self._models) == 1:
+            return self._models[0]
+        return next((model for name in names for model in self._models if model.fits(name)), None)
+
+    def _as_bytes(self, request: Request, facts: dict[str, Any], text: str | None, model: Model) -> Prompt:
+        """As the simulated engine reads it."""
+        if text is None:
+            try:
+                tokens: Any = decode_request(request.chat() or b"", ChatRequest).read(ByteTokenizer()).tokens
+            except RequestError as error:
+                return Prompt(tokens=NO_TOKENS, unread=f"body: {error}", **facts)
+        else:
+            tokens = byte_ids(text)
+        self.counters.tokenized += 1
+        return Prompt(tokens=tokens, extra_keys=self._extra_keys(request), tokenizer=model, **facts)
+
+    def _stand_in(self, request: Request, facts: dict[str, Any], reason: StandInReason, why: str) -> Prompt:
+        self.counters.approximate[reason] += 1
+        return Prompt(
+            tokens=request.stand_in(),
+            extra_keys=self._extra_keys(request),
+            approximate=True,
+            unread=why,
+            **facts,
+        )
+
+    def _extra_keys(self, request: Request, encoded: Encoded | None = None) -> Any:
+        media = [] if encoded is None else list(encoded.media)
+        attached = request.attached
+        if attached is not None:
+            media.insert(0, (0, attached))  # where in the prompt they are only the engine knows
+        return extra_keys(media, block_size=self._block_size()) if media else None
+
+
+def _no_tokenizer(model: str | None) -> str:
+    if model is None:
+        return "the request names no model, and more than one tokenizer is configured"
+    return f"no tokenizer is configured for model {model!r}: add one to [[prompts.tokenizer]]"
