@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"recorder", "coalescing", "index"},
     {"caches", "transport", "routing"},
     {"engine"},
-    {"server", "simulation", "integrations", "lint"},
+    {"server", "simulation", "integrations", "lint", "diff"},
     {"cli"},
 ]
 RANKS = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -24,6 +24,7 @@ INTERRUPTED = 130
 
 COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
+    "diff": "Compare what an index believes with what an engine holds.",
     "engine": "Serve a simulated engine over HTTP.",
     "keys": "Make keys, so that only those who are listed can read events.",
     "lint": "Check a stream of events: a capture, or a running engine.",

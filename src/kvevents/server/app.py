@@ -73,6 +73,7 @@ def create_app(
             Route("/workers", control.add_worker, methods=["POST"]),
             Route("/workers/{worker_id:path}", control.remove_worker, methods=["DELETE"]),
             Route("/holdings/{worker_id:path}", control.holdings),
+            Route("/snapshot", control.snapshot),
             Route("/policy", control.set_policy, methods=["POST"]),
             *watch.routes,
             Route(LOGIN, login.login, methods=["POST"]),

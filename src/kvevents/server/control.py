@@ -1,5 +1,6 @@
 """The endpoints for whoever runs the router: workers, policy, figures."""
 
+import asyncio
 import math
 from typing import Any
 
@@ -70,6 +71,11 @@ class Control:
             for rank, tiers in index.holdings(worker_id).items()
         ]
         return _json({"ranks": ranks})
+
+    async def snapshot(self, _request: Request) -> Response:
+        """`GET /snapshot`: the whole index as `PrefixIndex.restore` takes it; without tokens, salts or adapters."""
+        data = await asyncio.to_thread(self._service.fleet.index.snapshot)
+        return Response(data, media_type="application/octet-stream")
 
     async def set_policy(self, request: Request) -> Response:
         """`POST /policy` with `{policy}`: change how workers are chosen; open requests keep counting."""
