@@ -13,8 +13,8 @@ from kvevents.errors import ConfigError, TransportError
 MAX_ANSWER_BYTES = 1 << 20
 
 _STATUS_HINTS = {
-    401: "it wants a token",
-    403: "it does not accept the token",
+    401: "it wants an API key or token",
+    403: "it does not accept the API key or token",
     404: "is this an SGLang-compatible engine?",
 }
 
