@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 BODY = {"model": "stub", "prompt": list(range(64))}
 STREAM = {**BODY, "stream": True}
-STREAMED = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
+STREAMED = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (
     len(json.dumps(STREAM)),
     json.dumps(STREAM).encode(),
 )
@@ -138,7 +138,7 @@ def test_chunks_pass_as_they_were_framed() -> None:
             wire.send(STREAMED)
             await wire.reader.readuntil(b"\r\n\r\n")
             assert await wire.reader.readexactly(len(framed)) == framed
-            wire.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            wire.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await wire.reply())[0] == 200
 
     run(test)

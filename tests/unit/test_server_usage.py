@@ -31,6 +31,11 @@ def test_the_last_data_chunk_of_a_stream(size: int) -> None:
     assert tail_of(stream, size=size).usage() == (300, 256)
 
 
+def test_a_reply_to_the_responses_endpoint() -> None:
+    usage = {"input_tokens": 300, "input_tokens_details": {"cached_tokens": 256}, "output_tokens": 5}
+    assert tail_of(json.dumps({"output": [], "usage": usage}).encode(), size=7).usage() == (300, 256)
+
+
 def test_text_that_looks_like_usage_is_text() -> None:
     text = json.dumps({"usage": {"prompt_tokens": 9, "cached_tokens": 9}})
     assert tail_of(json.dumps({"choices": [{"text": text}]}).encode(), size=10**6).usage() is None
@@ -48,7 +53,9 @@ def test_replies_that_do_not_say(body: bytes) -> None:
 
 def test_little_is_kept() -> None:
     tail = tail_of(b"x" * 1_000_000, size=1000)
-    assert len(tail._tail) == TAIL_BYTES
+    assert tail._size <= 4 * TAIL_BYTES
+    assert tail.usage() is None
+    assert tail._size == TAIL_BYTES
 
 
 @pytest.mark.parametrize(

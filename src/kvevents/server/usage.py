@@ -6,9 +6,12 @@ from typing import NamedTuple
 TAIL_BYTES = 4096
 """Usage stands at the end of a reply, or in its last data chunk: this much is kept."""
 
-# A quote inside generated text is escaped, so an unescaped key is the engine's own.
-_CACHED = re.compile(rb'(?<!\\)"cached_tokens"\s*:\s*(\d+)')
-_PROMPT = re.compile(rb'(?<!\\)"prompt_tokens"\s*:\s*(\d+)')
+_PROMPT_KEYS = (b'"prompt_tokens"', b'"input_tokens"')
+"""As completions and chats call it, and as responses do."""
+
+_CACHED_KEYS = (b'"cached_tokens"',)
+_NUMBER = re.compile(rb"\s*:\s*(\d+)")
+_BACKSLASH = ord("\\")
 
 
 class Usage(NamedTuple):
@@ -21,20 +24,46 @@ class Usage(NamedTuple):
 class UsageTail:
     """Keeps the end of a passing reply; holds nothing up."""
 
-    __slots__ = ("_tail",)
+    __slots__ = ("_parts", "_size")
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._parts: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> None:
         """Take note of a chunk that was passed on."""
-        self._tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (self._tail + chunk)[-TAIL_BYTES:]
+        self._parts.append(chunk)
+        self._size += len(chunk)
+        if self._size > 4 * TAIL_BYTES:
+            self._shorten()
 
     def usage(self) -> Usage | None:
         """The last figures reported; None when the reply has none, or only half of them."""
-        prompt, cached = _PROMPT.findall(self._tail), _CACHED.findall(self._tail)
-        return Usage(int(prompt[-1]), int(cached[-1])) if prompt and cached else None
+        tail = self._shorten()
+        cached = _last_number(tail, _CACHED_KEYS)
+        prompt = None if cached is None else _last_number(tail, _PROMPT_KEYS)
+        return None if cached is None or prompt is None else Usage(prompt, cached)
 
     def ends_an_event(self) -> bool:
         """Whether a server-sent event may follow what was passed on."""
-        return self._tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) or not self._tail
+        tail = self._shorten()
+        return tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) or not tail
+
+    def _shorten(self) -> bytes:
+        """What is kept, now in one piece."""
+        tail = b"".join(self._parts)[-TAIL_BYTES:]
+        self._parts = [tail]
+        self._size = len(tail)
+        return tail
+
+
+def _last_number(tail: bytes, keys: tuple[bytes, ...]) -> int | None:
+    """The number at the last of these keys; one within generated text is not meant, and its quotes are escaped."""
+    for key in keys:
+        end = len(tail)
+        while (start := tail.rfind(key, 0, end)) >= 0:
+            found = _NUMBER.match(tail, start + len(key))
+            if found is not None and not (start and tail[start - 1] == _BACKSLASH):
+                return int(found[1])
+            end = start
+    return None

@@ -15,6 +15,7 @@ from kvevents.server.proxy.prefill import Prefill, with_bootstrap
 from kvevents.server.proxy.reply import Reply
 from kvevents.server.proxy.request import Request
 from kvevents.server.telemetry.trace import RequestTrace
+from kvevents.server.usage import Usage
 
 if TYPE_CHECKING:
     from kvevents.server.proxy.proxy import Proxy
@@ -61,6 +62,7 @@ class Attempt:
         "_request_id",
         "_sent_at",
         "_told",
+        "_usage",
         "deadline",
         "decision",
     )
@@ -89,6 +91,7 @@ class Attempt:
         self._reply = Reply(client, is_http_1_0=request.is_http_1_0)
         self._is_paused = False
         self._sent_at = 0.0
+        self._usage: Usage | None = None
         self.decision = decision
         self.deadline = NEVER
 
@@ -127,6 +130,7 @@ class Attempt:
             self._delivery.pause()
         if self._prefill is not None:
             self._prefill.start()
+        self.deadline = proxy.now() + proxy.settings.connect_timeout_s
         self._delivery.start()
 
     def pause(self) -> None:
@@ -154,7 +158,7 @@ class Attempt:
         if self._prefill is not None and outcome != "ok":
             self._prefill.drop()
         (service.router.complete if outcome == "ok" else service.router.fail)(decision)
-        usage = self._reply.tail.usage() if outcome == "ok" else None
+        usage = self._usage if outcome == "ok" else None
         proxy.counters.unreported += outcome == "ok" and usage is None
         self._told.ended(outcome, usage)
         service.ledger.ended(decision, outcome, usage)
@@ -172,6 +176,10 @@ class Attempt:
 
     def late(self) -> None:
         """The worker has had its time."""
+        delivery = self._delivery
+        if delivery is not None and delivery.upstream is None:
+            self._fail(self.decision.worker, "no connection in time", is_delivered=delivery.has_reconnected)
+            return
         if self._is_stream and not self._reply.is_begun:
             self._proxy.counters.first_byte_timeouts += 1
         else:
@@ -196,6 +204,8 @@ class Attempt:
 
     def on_data(self, data: bytes, *, is_complete: bool) -> None:
         reply, now = self._reply, self._proxy.now()
+        if is_complete:
+            self._usage = reply.tail.usage()
         if reply.is_begun:
             reply.send(data)
         else:
@@ -209,7 +219,7 @@ class Attempt:
         self._proxy.counters.garbage += is_garbage
         if self._delivery is not None and self._delivery.reconnect(has_begun=has_begun):
             self._proxy.counters.reconnected += 1
-            self.deadline = NEVER  # the pool has its own
+            self.deadline = self._proxy.now() + self._proxy.settings.connect_timeout_s
         else:
             self._fail(self.decision.worker, reason)
 
@@ -233,8 +243,8 @@ class Attempt:
         if not is_complete and reply.hold(data):
             return
         lines = decision_lines(decision, service.fleet.index.block_size) + b"x-request-id: %b\r\n" % self._request_id
-        if is_complete and (cached := reply.reported_cached_tokens()) is not None:
-            lines += b"x-kvevents-reported-cached-tokens: %d\r\n" % cached
+        if self._usage is not None:  # complete
+            lines += b"x-kvevents-reported-cached-tokens: %d\r\n" % self._usage.cached_tokens
         reply.send_head(lines, data, keep_alive=self._keeps_alive())
 
     def _finish(self) -> None:

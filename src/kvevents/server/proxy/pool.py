@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from kvevents.server.proxy.settings import ProxySettings
 from kvevents.server.proxy.upstream import Upstream
 
-KEEP_ALIVE_S = 2.0
+KEEP_ALIVE_S = 4.0
 """Less than the 5 s after which engines close an idle connection, so that hardly one is closed as it is used again."""
 
 
@@ -53,7 +53,7 @@ class Pool:
     def connect(
         self, url: str, on_connected: Callable[[Upstream], None], on_refused: Callable[[str], None]
     ) -> "asyncio.Task[None]":
-        """Open a connection and say what came of it, unless the task is cancelled before."""
+        """Open a connection and say what came of it, unless the task is cancelled before: that is for whoever waits."""
         return asyncio.get_running_loop().create_task(self._connect(url, on_connected, on_refused))
 
     def expire(self) -> None:
@@ -82,15 +82,12 @@ class Pool:
         parts = urlsplit(url)
         is_tls = parts.scheme == "https"
         try:
-            async with asyncio.timeout(self._settings.connect_timeout_s):
-                _, upstream = await asyncio.get_running_loop().create_connection(
-                    lambda: Upstream(url, max_head_bytes=self._settings.max_head_bytes),
-                    parts.hostname or "",
-                    parts.port or (443 if is_tls else 80),
-                    ssl=self._context() if is_tls else None,
-                )
-        except TimeoutError:
-            on_refused("no connection in time")
+            _, upstream = await asyncio.get_running_loop().create_connection(
+                lambda: Upstream(url, max_head_bytes=self._settings.max_head_bytes),
+                parts.hostname or "",
+                parts.port or (443 if is_tls else 80),
+                ssl=self._context() if is_tls else None,
+            )
         except OSError as error:
             on_refused(f"no connection ({_why(error)})")
         else:

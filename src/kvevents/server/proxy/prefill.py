@@ -100,15 +100,16 @@ class Prefill:
     """
 
     def __init__(self, proxy: "Proxy", owner: PrefillOwner, url: str, head: bytes, body: bytes) -> None:
-        self._deadlines = proxy.deadlines
+        self._proxy = proxy
         self._owner = owner
         self._delivery = Delivery(proxy.pool, self, url, head, body)
         self._status = 0
-        self.deadline = proxy.now() + proxy.settings.idle_timeout_s
+        self.deadline = NEVER
 
     def start(self) -> None:
         """Send it."""
-        self._deadlines.watch(self)
+        self._proxy.deadlines.watch(self)
+        self.deadline = self._proxy.now() + self._proxy.settings.connect_timeout_s
         self._delivery.start()
 
     def drop(self) -> None:
@@ -117,10 +118,12 @@ class Prefill:
         self._delivery.drop()
 
     def late(self) -> None:
+        reason = "no connection in time" if self._delivery.upstream is None else "sent nothing for too long"
         self.drop()
-        self._owner.on_prefill_failed("sent nothing for too long")
+        self._owner.on_prefill_failed(reason)
 
-    def on_sent(self) -> None: ...
+    def on_sent(self) -> None:
+        self.deadline = self._proxy.now() + self._proxy.settings.idle_timeout_s
 
     def on_unreachable(self, reason: str, *, is_delivered: bool) -> None:  # noqa: ARG002  it fails either way
         self._end()
@@ -146,5 +149,5 @@ class Prefill:
             self._owner.on_prefill_failed(reason)
 
     def _end(self) -> None:
-        self._deadlines.forget(self)
+        self._proxy.deadlines.forget(self)
         self.deadline = NEVER

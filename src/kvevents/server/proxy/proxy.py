@@ -251,8 +251,10 @@ class Proxy:
         )
 
     def _limit(self, worker: str) -> int | None:
-        fleet = self.service.fleet
-        return fleet[worker].max_in_flight if worker in fleet else None
+        try:
+            return self.service.fleet[worker].max_in_flight
+        except KeyError:  # it has left
+            return None
 
     def _too_large(self) -> HttpError:
         return HttpError(

@@ -43,11 +43,6 @@ class Reply:
         """Whether something of it waits for the rest."""
         return bool(self._held)
 
-    def reported_cached_tokens(self) -> int | None:
-        """What the engine says it found cached, of an answer that is not streamed and complete."""
-        usage = None if self.head is None or self.head.is_event_stream else self.tail.usage()
-        return None if usage is None else usage.cached_tokens
-
     def begin(self, head: ReplyHead) -> None:
         """Take status and headers; nothing is sent yet."""
         self.head = head

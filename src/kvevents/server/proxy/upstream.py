@@ -75,9 +75,7 @@ class Upstream(asyncio.Protocol):
         self._reply: ReplyHead | None = None
         self._messages = 0
         self._complete = False
-        self._transport.write(head)
-        if body:
-            self._transport.write(body)
+        self._transport.writelines((head, body))
 
     def drop(self) -> None:
         """Close it at once; the sink hears no more."""
