@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvevents.errors import ConfigError
 from kvevents.server import Secret, Settings, WorkerSettings
 from kvevents.server.configuration import ListenSettings, SecuritySettings
 from kvevents.server.configuration.fleet import FleetSettings
+from kvevents.server.configuration.load import load_settings
+from kvevents.server.configuration.reader import is_table, keys_of, table_of_list, table_of_mapping
+from kvevents.server.configuration.reference import annotated_defaults, attributes_of
 from kvevents.server.configuration.worker import worker_address
 from kvevents.server.proxy.settings import ProxySettings
 
@@ -121,3 +125,24 @@ def test_a_secret_is_never_shown() -> None:
     assert not secret.matches(b"")
     with pytest.raises(ConfigError):
         Secret("")
+
+
+def test_the_documented_file_is_the_defaults() -> None:
+    path = Path(__file__).parents[2] / "docs" / "serve.toml"
+    assert path.read_text() == annotated_defaults(), "python -m kvevents serve --defaults > docs/serve.toml"
+    settings = load_settings(path, environment={})
+    assert settings.workers == (WorkerSettings(url="http://127.0.0.1:30000"),)
+    assert msgspec.structs.replace(settings, workers=()) == Settings()
+
+
+def test_every_key_is_documented() -> None:
+    def check(kind: type) -> None:
+        said = attributes_of(kind)
+        for key in keys_of(kind):
+            if not key.field.startswith("_"):
+                assert said.get(key.field), f"{kind.__name__}.{key.field}"
+                for inner in (key.kind, table_of_list(key.kind), table_of_mapping(key.kind)):
+                    if is_table(inner):
+                        check(inner)
+
+    check(Settings)

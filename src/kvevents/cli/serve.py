@@ -11,6 +11,7 @@ from kvevents.cli.options import Count, Port
 from kvevents.cli.output import Json, print_json
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.load import Override, load_settings
+from kvevents.server.configuration.reference import annotated_defaults
 from kvevents.server.run import run_router
 from kvevents.server.telemetry.logs import set_up_logging
 from kvevents.server.telemetry.settings import Level
@@ -31,6 +32,7 @@ def serve(
     log_format: Literal["text", "json"] | None = None,
     log_level: Level | None = None,
     set: Annotated[Repeated, Parameter(name="--set")] = (),  # noqa: A002 (the flag's name)
+    defaults: Annotated[bool, Parameter(negative=())] = False,
     json: Json = False,
 ) -> None:
     """Serve an OpenAI endpoint over a fleet of engines and send each request where its prompt is cached.
@@ -47,7 +49,7 @@ def serve(
     Args:
         worker: Base URL of an engine; once for each, in place of those in --config. Its event sockets are found through
             its /server_info.
-        config: A TOML file with all settings; docs/serve.toml is one with every key and its default.
+        config: A TOML file with all settings; --defaults prints one with every key.
         policy: How a worker is chosen, such as kv or round_robin. POST /policy changes it.
         host: Address to listen on; by default 127.0.0.1.
         port: Port to listen on, by default 8080; 0 takes a free one.
@@ -58,9 +60,13 @@ def serve(
         log_level: From where on something is a line, by default warning; with info, set telemetry.access_log=info for a
             line per request.
         set: Any other setting as section.key=value, in TOML, such as proxy.max_body_bytes=1000000; once for each.
+        defaults: Print a file with every setting, what it is and its default, and do nothing else.
         json: The line is JSON with or without it.
     """
     del json
+    if defaults:
+        print(annotated_defaults(), end="")
+        return
     flags = {
         "--policy": ("routing.policy", policy),
         "--host": ("listen.host", host),

@@ -3,21 +3,17 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from kvevents.errors import KVEventsError
 from kvevents.server.access import AccessMiddleware
-from kvevents.server.access.access import LOGIN, LOGOUT
-from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import Settings
 from kvevents.server.control import Control
-from kvevents.server.decisions import Decisions
+from kvevents.server.endpoints import endpoints, not_here
 from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
 from kvevents.server.service import Service
@@ -46,16 +42,8 @@ def create_app(
     """
     service = Service(settings, discover=discover, subscribe=subscribe)
     control = Control(service)
-    decisions = Decisions(service)
     watch = Watch(service)
-    login = Login(service.access)
-
-    async def models(_request: Request) -> Response:
-        served = await service.fleet.models()
-        return Response(msgspec.json.encode({"object": "list", "data": served}), media_type="application/json")
-
-    async def not_here(_request: Request) -> Response:
-        raise HTTPException(405, "POST only", {"allow": "POST"})  # and POST goes to a worker: see `Proxy`
+    table = endpoints(service, control, watch)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -65,22 +53,7 @@ def create_app(
     errors: tuple[type[Exception], ...] = (HttpError, KVEventsError, HTTPException, ClientDisconnect, Exception)
     app = Starlette(
         routes=[
-            *(Route(path, not_here) for path in settings.proxy.paths),
-            Route("/v1/models", models),
-            Route("/route", decisions.route, methods=["POST"]),
-            Route("/query", decisions.query, methods=["POST"]),
-            Route("/workers", control.workers),
-            Route("/workers", control.add_worker, methods=["POST"]),
-            Route("/workers/{worker_id:path}", control.remove_worker, methods=["DELETE"]),
-            Route("/holdings/{worker_id:path}", control.holdings),
-            Route("/snapshot", control.snapshot),
-            Route("/policy", control.set_policy, methods=["POST"]),
-            *watch.routes,
-            Route(LOGIN, login.login, methods=["POST"]),
-            Route(LOGOUT, login.logout, methods=["POST"]),
-            Route("/metrics", control.metrics),
-            Route("/health", control.health),
-            Route("/ready", control.ready),
+            *(one.route if one.handler is not None else Route(one.path, not_here) for one in table),
         ],
         middleware=[Middleware(AccessMiddleware, access=service.access)],
         exception_handlers=dict.fromkeys(errors, respond),

@@ -22,7 +22,9 @@ from kvevents.server.stats import Statistics
 _encode = msgspec.json.Encoder().encode
 
 
-class _SetPolicy(msgspec.Struct, forbid_unknown_fields=True):
+class SetPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /policy`."""
+
     policy: str
 
 
@@ -79,7 +81,7 @@ class Control:
 
     async def set_policy(self, request: Request) -> Response:
         """`POST /policy` with `{policy}`: change how workers are chosen; open requests keep counting."""
-        asked = _decode(await self._body(request), _SetPolicy)
+        asked = _decode(await self._body(request), SetPolicy)
         self._service.router.policy = make_policy(asked.policy)
         return _json({"policy": asked.policy})
 
@@ -106,7 +108,7 @@ class Control:
         return _json(said, status=200 if readiness.is_ready else 503)
 
     def _described(self, body: bytes) -> WorkerSettings:
-        """The worker that a body describes, with its key."""
+        """The worker that a body describes."""
         reader = Reader(source="body", origins={})
         described = reader.read(WorkerSettings, _decode(body, dict[str, Any]))
         if described is None:

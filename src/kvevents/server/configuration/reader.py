@@ -135,9 +135,9 @@ class Reader:
             if name not in keys:
                 self._note(section, label, name, _unknown(str(name), keys, is_section=not section))
         for key in keys.values():
-            if key.name in table:
+            if key.name in table and (table[key.name] is not None or key.is_required):  # JSON has null
                 values[key.field] = self._value(key, table[key.name], section, label)
-            elif key.is_required and key.field not in known:
+            elif key.name not in table and key.is_required and key.field not in known:
                 self._note(section, label, key.name, f"expected {expected(key.kind)}, got nothing")
         if len(self.problems) > before:
             return None

@@ -15,12 +15,12 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         client_token: opens `/v1/*`; in the environment as KVEVENTS_CLIENT_TOKEN. Without one it is open.
-        client_token_file: a file with it; KVEVENTS_CLIENT_TOKEN_FILE does the same.
+        client_token_file: a file with the client's token, as KVEVENTS_CLIENT_TOKEN_FILE names one.
         admin_token: opens everything else but health; in the environment as KVEVENTS_ADMIN_TOKEN.
-        admin_token_file: a file with it; KVEVENTS_ADMIN_TOKEN_FILE does the same.
+        admin_token_file: a file with the admin's token, as KVEVENTS_ADMIN_TOKEN_FILE names one.
         worker_api_key: API key of the engines that have none of their own; in the environment as
             KVEVENTS_WORKER_API_KEY.
-        worker_api_key_file: a file with it; KVEVENTS_WORKER_API_KEY_FILE does the same.
+        worker_api_key_file: a file with the API key of the engines that have none of their own.
         worker_hosts: hosts that workers added at run time may have, besides those of `[[worker]]`.
         allowed_hosts: names that browsers may call the router by, besides loopback names, addresses and `[listen]`
             host.

@@ -24,14 +24,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     field there has documented it, in the file `docs/serve.toml` too.
 
     Attributes:
-        listen: where it listens.
-        workers: the engines, `[[worker]]` in the file.
-        fleet: how they are watched.
-        events: how their events are received.
-        routing: how they are chosen.
+        listen: where the router listens.
+        workers: an engine that takes requests, `[[worker]]` in the file, once for each.
+        fleet: how workers are watched.
+        events: how workers' cache events are received.
+        routing: how workers are chosen.
         proxy: how requests are passed on.
         prompts: how prompts become token ids.
-        dashboard: how what is shown is kept and sent.
+        dashboard: how what the page shows is kept and sent.
         security: who may do what.
         telemetry: traces and logs.
 

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,6 +18,11 @@ NO_EVENTS = "none"
 
 _ID = re.compile(r"[A-Za-z0-9.:_/\[\]-]{1,200}")  # it stands in headers, paths and metrics
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _json(**schema: Any) -> msgspec.Meta:
+    """What the OpenAPI description says of a value; `__post_init__` says the same to all."""
+    return msgspec.Meta(extra_json_schema=schema)
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,23 +57,23 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ConfigError: a value that cannot work, or two that contradict each other.
     """
 
-    url: str
-    id: str | None = None
+    url: Annotated[str, _json(pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?$")]
+    id: Annotated[str, _json(pattern=r"^[A-Za-z0-9.:_/\[\]-]{1,200}$")] | None = None
     events: str = DISCOVER
     replay: str | None = None
     topic: str | None = None
     bind: bool | None = None
-    ranks: int | None = None
-    block_size: int | None = None
+    ranks: Annotated[int, _json(minimum=1)] | None = None
+    block_size: Annotated[int, _json(minimum=1)] | None = None
     residency: Residency = "counted"
     keys: Path | None = None
     publisher_key: Path | None = None
     api_key: Secret | None = None
     api_key_file: Path | None = None
     api_key_env: str | None = None
-    max_in_flight: int | None = None
+    max_in_flight: Annotated[int, _json(minimum=1)] | None = None
     role: Role | None = None
-    bootstrap_port: int | None = None
+    bootstrap_port: Annotated[int, _json(minimum=1, maximum=65_535)] | None = None
     models: tuple[str, ...] = ()
     tokenizer: Path | None = None
     chat_template: Path | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 import secrets
 from collections.abc import Collection, Sequence
@@ -13,6 +14,7 @@ from kvevents.errors import ConfigError, KVEventsError, TransportError
 from kvevents.index import PrefixIndex
 from kvevents.routing import NoWorkerError, Router
 from kvevents.server.configuration import Settings, WorkerSettings
+from kvevents.server.configuration.load import with_api_key
 from kvevents.server.errors import HttpError
 from kvevents.server.fleet.counters import FleetCounters
 from kvevents.server.fleet.discovery import Discovery
@@ -115,6 +117,7 @@ class Fleet:
         """
         try:
             check_join(described, self._settings)
+            described = with_api_key(described, os.environ, default=self._settings.security.worker_api_key)
             worker = self._find(described)
         except (HttpError, ConfigError):
             self.counters.refused_joins += 1
