@@ -1,7 +1,7 @@
 """A set model of the index for the routing tests: what each worker holds, as leading block ids."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 BLOCK = 4
@@ -13,6 +13,7 @@ class Held:
     dp_rank: int
     usable: int
     state: str = "live"
+    fastest: dict[str, int] = field(default_factory=dict)
 
 
 class ModelIndex:
@@ -21,6 +22,7 @@ class ModelIndex:
     def __init__(self, block_size: int = BLOCK) -> None:
         self.block_size = block_size
         self.states: dict[str, str] = {}
+        self.tiers: dict[str, dict[str, int]] = {}
         self._held: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
 
     def store(self, worker: str, tokens: Sequence[int], *, dp_rank: int = 0, namespace: object = None) -> None:
@@ -45,7 +47,9 @@ class ModelIndex:
                 if (namespace, *tokens[:end]) not in held:
                     break
                 usable += 1
-            found.append(Held(worker, dp_rank, usable, self.states.get(worker, "live")))
+            state = self.states.get(worker, "live")
+            tiers = self.tiers.get(worker, {"GPU": usable})
+            found.append(Held(worker, dp_rank, usable, state, tiers))
         return found
 
     def _ends(self, tokens: Sequence[int]) -> range:

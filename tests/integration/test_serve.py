@@ -281,7 +281,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     ("arguments", "says"),
     [
         (["--host", "0.0.0.0"], "set KVEVENTS_CLIENT_TOKEN and KVEVENTS_ADMIN_TOKEN"),
-        (["--policy", "fastest"], "expected one of kv, round_robin, random, least_loaded"),
+        (["--policy", "fastest"], "expected one of kv, approx, round_robin, random, least_loaded"),
         (["--worker", "nonsense"], "expected http://host:port"),
         (["--nonsense"], "nonsense"),
     ],

@@ -176,7 +176,7 @@ def test_the_policy_changes_while_it_runs() -> None:
             assert figures["policy"] == "round_robin"
             assert figures["requests"]["round_robin"]["requests"] == 1
             error = (await post(url, "/policy", {"policy": "fastest"}, status=400))["error"]
-            assert "kv, round_robin, random, least_loaded" in error["message"]
+            assert "kv, approx, round_robin, random, least_loaded" in error["message"]
 
     run(test)
 

@@ -21,6 +21,7 @@ from kvevents._core.hashing import (
     solve_none_hash,
 )
 from kvevents._core.index import PrefixIndex
+from kvevents._core.learned import LearnedIndex, PromptChain
 from kvevents._core.recorder import AdapterNames, CacheGroup, EventRecorder, merges
 from kvevents._core.relay import CompactedLog
 from kvevents._core.slots import PagePool
@@ -125,6 +126,16 @@ def log() -> CompactedLog:
     return made
 
 
+def learned() -> LearnedIndex:
+    made = LearnedIndex(2, 9)
+    made.learn(blocks(), 0, 1.0, 2.0, 0.0)
+    return made
+
+
+def blocks() -> PromptChain:
+    return LearnedIndex(2, 9).chain(TOKENS, None, None, None, None, False)
+
+
 ENTRIES = {
     "block_pool.BlockPool": entry(lambda: BlockPool, 9, 2, "vllm-sha256-cbor", recorder()),
     "block_pool.BlockPool.evict": entry(lambda: pool().evict, 1),
@@ -187,6 +198,14 @@ ENTRIES = {
     ),
     "recorder.EventRecorder.take_batch": entry(lambda: recorder().take_batch, ts=1.0, dp_rank=1, dialect="vllm"),
     "recorder.merges": entry(lambda: merges, BATCH.events[0], BATCH.events[1]),
+    "learned.LearnedIndex": entry(lambda: LearnedIndex, 2, 9),
+    "learned.LearnedIndex.chain": entry(lambda: learned().chain, TOKENS, "a", 1, "s", b"\x90", False),
+    "learned.LearnedIndex.depths": entry(lambda: learned().depths, blocks(), [(0, 1.0)]),
+    "learned.LearnedIndex.expire": entry(lambda: learned().expire, 1.0),
+    "learned.LearnedIndex.forget": entry(lambda: learned().forget, 0),
+    "learned.LearnedIndex.held": entry(lambda: learned().held, 0),
+    "learned.LearnedIndex.learn": entry(lambda: learned().learn, blocks(), 0, 1.0, 2.0, 3.0),
+    "learned.LearnedIndex.works": entry(lambda: learned().works, blocks(), [(0, 1)], 1.0),
     "relay.CompactedLog.add": entry(lambda: log().add, DATA),
     "relay.CompactedLog.batches": entry(lambda: log().batches, dialect="vllm", max_bytes=99),
     "relay.Remains.confirm": entry(lambda: log().remains().confirm, DATA),

@@ -113,7 +113,7 @@ def test_late_events_make_the_router_expect_less_than_there_is(tmp_path: Path) -
     )
     assert soon.expected_share == pytest.approx(soon.cached_share)
     assert late.expected_share == 0
-    assert late.cached_share < soon.cached_share
+    assert late.cached_share <= soon.cached_share
     assert late.differences == 0  # they do arrive in the end
 
 

@@ -5,6 +5,7 @@ pub mod block_pool;
 pub mod coalesce;
 pub mod hash;
 pub mod index;
+pub mod learned;
 pub mod lint;
 pub mod pages;
 pub mod prompt;

@@ -27,7 +27,7 @@ use report::ApplyReport;
 
 /// Tokens above which a match releases the GIL. So many take 40 us; a shorter match would be done before it gets the
 /// GIL back from a thread that writes to the index, which takes 100 us.
-const LONG_PROMPT: usize = 1 << 16;
+pub(crate) const LONG_PROMPT: usize = 1 << 16;
 /// Bytes that a block takes on the wire at least: an integer of 64 bits.
 const BLOCK_BYTES: usize = 9;
 
@@ -85,12 +85,12 @@ fn numbered(object: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, PyBackedBytes)>> {
 }
 
 /// A prompt as Python hands it over: tokens, adapter's name, adapter's number, salt, extra keys as msgpack.
-struct PromptArgument {
-    tokens: TokenArgument,
-    lora_name: Option<String>,
-    lora_id: Option<i64>,
-    cache_salt: Option<String>,
-    extra_keys: Option<PyBackedBytes>,
+pub(crate) struct PromptArgument {
+    pub(crate) tokens: TokenArgument,
+    pub(crate) lora_name: Option<String>,
+    pub(crate) lora_id: Option<i64>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) extra_keys: Option<PyBackedBytes>,
 }
 
 impl PromptArgument {

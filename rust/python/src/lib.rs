@@ -11,6 +11,7 @@ mod classes;
 mod coalescing;
 mod hashing;
 mod index;
+mod learned;
 mod lint;
 mod numbers;
 mod prompt;
@@ -34,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "coalescing", coalescing::register)?;
     add_submodule(module, "hashing", hashing::register)?;
     add_submodule(module, "index", index::register)?;
+    add_submodule(module, "learned", learned::register)?;
     add_submodule(module, "lint", lint::register)?;
     add_submodule(module, "prompt", prompt::register)?;
     add_submodule(module, "recorder", recorder::register)?;

@@ -64,6 +64,7 @@ macro_rules! arguments {
 arguments! { classes::config_error:
     block_size: usize = 1,
     index: u64 = 0,
+    max_blocks: u32 = 0,
     max_bytes: usize = 0,
     max_event_blocks: usize = 0,
     max_event_bytes: usize = 0,
@@ -102,6 +103,7 @@ arguments! { value_error:
     block: i64 = i64::MIN,
     count: usize = 0,
     end: usize = 0,
+    holder: u32 = 0,
     number: i64 = i64::MIN,
     page: usize = 0,
     pages: usize = 0,

@@ -5,6 +5,7 @@ from kvevents._core import capture as capture
 from kvevents._core import coalescing as coalescing
 from kvevents._core import hashing as hashing
 from kvevents._core import index as index
+from kvevents._core import learned as learned
 from kvevents._core import lint as lint
 from kvevents._core import prompt as prompt
 from kvevents._core import recorder as recorder

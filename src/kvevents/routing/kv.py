@@ -1,51 +1,67 @@
-"""The policy that knows the caches: prefill still to do, weighed against load and balance."""
+"""The policy that knows the caches: prefill still to do, weighed against load and balance.
 
-from collections.abc import Sequence
+The law. Everything is in tokens of prefill, that is in the engine's time:
 
-from kvevents.errors import ConfigError
+    cost = queued                              what has to be computed before this prompt's turn comes
+         + prefill_weight * prefill            what this prompt has to compute itself
+         + decode_weight  * decode             what slows each step meanwhile
+         + balance_weight * min(surplus, shared)
+
+`surplus` is the work that the candidate did of late above the least busy one. `shared` is the part of a candidate's
+recent work that was for prompts which begin with the very blocks that it holds of this one; where it holds none, all.
+
+The last term is why hot prefixes spread though nothing waits. To move a prompt costs its prefix once; to keep it where
+it is lets the owner work while another is idle. How long the prefix will stay hot nobody knows, so it is rented until
+the rent paid equals the price, then bought (the ski-rental rule: never more than twice the cost of knowing). The rent
+is the owner's work for that prefix, bounded by how much busier it is at all; the price is the prefix. So
+- a prompt that nobody holds goes to the least busy (with `surplus` the only difference);
+- a conversation stays at home: each turn pays for what it adds, so all its work is never more than its own length, and
+  with `prefill_weight` > 1 not enough to buy a copy;
+- a trunk with many branches gets its next copy when the branches' work on the owner's surplus has paid for the trunk,
+  then shares the work among its copies, so that no surplus grows and no further copy is bought.
+There is no threshold, and each term is continuous: more overlap never makes a candidate worse, more load never better,
+and all lengths multiplied by a number multiply every cost by it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
 from kvevents.routing.decision import Score
+from kvevents.routing.settings import RoutingSettings
 
 
 class KvPolicy:
-    """Cost in tokens of prefill: what is queued + this prompt's uncached tokens + decode load + balance.
-
-    Affinity and load trade continuously: a worker that holds the prompt wins until what waits there outweighs
-    what the others would have to compute again. The balance term spreads work that never queues (idle workers,
-    one request at a time) and makes a worker that has long computed more than the others pay for it.
+    """Cost in tokens of prefill, by the law above.
 
     Args:
-        prefill_weight: tokens that one uncached token of this prompt counts for. Above 1, since computing again
-            what another worker holds takes time from every request that comes after, not from this one only.
-        decode_weight: tokens that one token of a prompt whose answer is being produced counts for.
-        balance: tokens that one token of surplus (see `Score`) counts for.
-
-    Raises:
-        ConfigError: a negative weight.
+        settings: the weights.
+        name: `kv` goes by events where there are some, `approx` by what was sent where.
     """
 
-    name = "kv"
+    def __init__(self, settings: RoutingSettings | None = None, *, name: Literal["kv", "approx"] = "kv") -> None:
+        settings = settings or RoutingSettings()
+        self.name = name
+        self._prefill = settings.prefill_weight
+        self._decode = settings.decode_weight
+        self._balance = settings.balance_weight
 
-    def __init__(self, *, prefill_weight: float = 2.0, decode_weight: float = 0.05, balance: float = 0.1) -> None:
-        weights = {"prefill_weight": prefill_weight, "decode_weight": decode_weight, "balance": balance}
-        for setting, weight in weights.items():
-            if not weight >= 0:
-                raise ConfigError(f"{setting}: expected a number >= 0, got {weight}")
-        self._prefill_weight = prefill_weight
-        self._decode_weight = decode_weight
-        self._balance = balance
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {"queued": 1.0, "prefill": self._prefill, "decode": self._decode, "balance": self._balance}
 
     def cost(self, candidate: Score, /) -> float:
         return (
             candidate.queued
-            + self._prefill_weight * candidate.prefill
-            + self._decode_weight * candidate.decode
-            + self._balance * candidate.surplus
+            + self._prefill * candidate.prefill
+            + self._decode * candidate.decode
+            + self._balance * candidate.balance
         )
 
     def reason(self, chosen: Score, others: Sequence[Score]) -> str:
+        source = "" if chosen.judged_by == "events" else " (by what was sent there)"
         work = (
-            f"{chosen.worker} rank {chosen.dp_rank} holds {chosen.usable} blocks of the prompt and would compute "
-            f"{chosen.prefill} tokens behind {chosen.queued}"
+            f"{chosen.worker} rank {chosen.dp_rank} holds {chosen.usable + chosen.pending} blocks of the prompt{source}"
+            f" and would compute {chosen.prefill:.0f} tokens behind {chosen.queued:.0f}"
         )
         if not others:
             return f"{work}; it is the only candidate"

@@ -1,23 +1,39 @@
-"""What each candidate has been given and has not finished."""
+"""What each candidate has been given and has not finished, and what its engine says of itself."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
-MEMORY_TOKENS = 250_000
-"""Recent work is half forgotten after this many computed tokens per candidate: about twenty long prompts."""
+
+class Reported(NamedTuple):
+    """What an engine said about its load, beyond what this router sent it."""
+
+    running: int
+    """Requests that it computes answers for."""
+    waiting: int
+    """Requests that wait for it."""
+    foreign_running: int
+    """Of those running, how many are not ours."""
+    foreign_waiting: int
+    """Of those waiting, how many are not ours."""
+    foreign_tokens: int | None
+    """Tokens in use that are not of our requests; None when it does not say."""
+    at: float
+    """When it said so, by the router's clock."""
 
 
 class Load:
-    """The work in flight on one rank of one worker, and how much it computed of late.
+    """The work in flight on one rank of one worker, and how much it did of late.
 
     Attributes:
         queued: tokens still to compute, over all its requests.
         decode: tokens of the prompts whose answers are being produced.
         requests: requests that have not ended.
-        recent: tokens computed, older ones forgotten by and by.
+        recent: tokens computed and requests answered (in tokens), older ones forgotten by and by.
         last_chosen: the turn in which it was last chosen, 0 for never.
+        reported: what its engine said last; None when it never did.
     """
 
-    __slots__ = ("decode", "last_chosen", "queued", "recent", "requests")
+    __slots__ = ("decode", "last_chosen", "prefilling", "queued", "recent", "reported", "requests")
 
     def __init__(self, *, recent: float = 0.0) -> None:
         self.queued = 0
@@ -25,49 +41,28 @@ class Load:
         self.requests = 0
         self.recent = recent
         self.last_chosen = 0
+        self.reported: Reported | None = None
+        self.prefilling: dict[int, float] = {}
+        """When each request that still computes its prompt was sent, oldest first."""
 
     def copy(self) -> "Load":
         """The figures as they are now."""
         twin = Load(recent=self.recent)
         twin.queued, twin.decode, twin.requests = self.queued, self.decode, self.requests
-        twin.last_chosen = self.last_chosen
+        twin.last_chosen, twin.reported = self.last_chosen, self.reported
         return twin
 
-
-class InFlight:
-    """One open request: what its end has to take back."""
-
-    __slots__ = ("load", "prefill", "prefilled", "prompt_tokens")
-
-    def __init__(self, load: Load, *, prefill: int, prompt_tokens: int) -> None:
-        self.load = load
-        self.prefill = prefill
-        self.prompt_tokens = prompt_tokens
-        self.prefilled = False
-        load.queued += prefill
-        load.requests += 1
-
-    def prefill_done(self) -> None:
-        """Move the request from computing its prompt to producing its answer."""
-        if not self.prefilled:
-            self.prefilled = True
-            self.load.queued -= self.prefill
-            self.load.decode += self.prompt_tokens
-
-    def end(self) -> None:
-        """Take the request off its load."""
-        if self.prefilled:
-            self.load.decode -= self.prompt_tokens
-        else:
-            self.load.queued -= self.prefill
-        self.load.requests -= 1
-
-
-def forget(loads: Collection[Load], *, computed: int) -> None:
-    """Let recent work fade by as much as `computed` new tokens make it older."""
-    factor = 0.5 ** (computed / (MEMORY_TOKENS * len(loads)))
-    for load in loads:
-        load.recent *= factor
+    def report(self, *, running: int, waiting: int, tokens: int | None, now: float) -> None:
+        """Take note of an engine's own figures; what is ours of them is known better here."""
+        ours_waiting = len(self.prefilling)
+        self.reported = Reported(
+            running,
+            waiting,
+            foreign_running=max(0, running + waiting - self.requests - max(0, waiting - ours_waiting)),
+            foreign_waiting=max(0, waiting - ours_waiting),
+            foreign_tokens=None if tokens is None else max(0, tokens - self.decode - self.queued),
+            at=now,
+        )
 
 
 def mean_recent(loads: Collection[Load]) -> float:

@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
-from kvevents.errors import ConfigError
 from kvevents.routing.decision import Score
 from kvevents.routing.kv import KvPolicy
+from kvevents.routing.settings import RoutingSettings
 
 
 class Policy(Protocol):
@@ -19,6 +20,10 @@ class Policy(Protocol):
     def cost(self, candidate: Score, /) -> float:
         """The cost of sending this prompt to this candidate; reads every field but `cost`."""
 
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What one unit of a figure of `Score` adds to the cost, by the figure's name; for explanations."""
+
     def reason(self, chosen: Score, others: Sequence[Score]) -> str:
         """Why the chosen one, in one sentence; `others` come by rising cost."""
 
@@ -28,6 +33,10 @@ class RoundRobinPolicy:
 
     name = "round_robin"
 
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {}
+
     def cost(self, _candidate: Score, /) -> float:
         return 0.0
 
@@ -35,10 +44,36 @@ class RoundRobinPolicy:
         return f"it is the turn of {chosen.worker} rank {chosen.dp_rank} among {len(others) + 1}"
 
 
+class DecodeLoadPolicy:
+    """For workers that only produce answers: the least to do. Their caches matter little, since prompts come computed.
+
+    Args:
+        name: of the policy that chooses where prompts are computed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {"queued": 1.0, "decode": 1.0}
+
+    def cost(self, candidate: Score, /) -> float:
+        return candidate.queued + candidate.decode
+
+    def reason(self, chosen: Score, others: Sequence[Score]) -> str:
+        least = f", the least of {len(others) + 1}" if others else ""
+        return f"{chosen.worker} rank {chosen.dp_rank} answers prompts of {self.cost(chosen):.0f} tokens{least}"
+
+
 class RandomPolicy:
     """Each candidate draws its cost."""
 
     name = "random"
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {}
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)  # noqa: S311 - spreads load, guards nothing
@@ -55,8 +90,12 @@ class LeastLoadedPolicy:
 
     name = "least_loaded"
 
-    def cost(self, candidate: Score, /) -> float:
+    @property
+    def weights(self) -> Mapping[str, float]:
         # A queue below 2**40 tokens orders candidates only among equal counts of requests.
+        return {"requests": 1.0, "queued": 2.0**-40}
+
+    def cost(self, candidate: Score, /) -> float:
         return candidate.requests + candidate.queued / 2**40
 
     def reason(self, chosen: Score, others: Sequence[Score]) -> str:
@@ -64,20 +103,28 @@ class LeastLoadedPolicy:
         return f"{chosen.worker} rank {chosen.dp_rank} has {chosen.requests} open requests{least}"
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {
-    "kv": KvPolicy,
-    "round_robin": RoundRobinPolicy,
-    "random": RandomPolicy,
-    "least_loaded": LeastLoadedPolicy,
-}
+def decode_policy(policy: Policy) -> Policy:
+    """What chooses the worker that answers, where `policy` chooses the one that computes the prompt."""
+    return DecodeLoadPolicy(policy.name) if isinstance(policy, KvPolicy) else policy
 
 
-def make_policy(name: str) -> Policy:
-    """The policy of that name with its defaults.
+POLICIES: Mapping[str, Callable[[RoutingSettings], Policy]] = MappingProxyType(
+    {
+        "kv": KvPolicy,
+        "approx": lambda settings: KvPolicy(settings, name="approx"),
+        "round_robin": lambda _settings: RoundRobinPolicy(),
+        "random": lambda settings: RandomPolicy(settings.seed),
+        "least_loaded": lambda _settings: LeastLoadedPolicy(),
+    }
+)
+"""What makes each policy, by the name that users call it."""
+
+
+def make_policy(policy: RoutingSettings | str) -> Policy:
+    """The policy that settings ask for, or the one of a name with its defaults.
 
     Raises:
         ConfigError: no policy has that name.
     """
-    if name not in POLICIES:
-        raise ConfigError(f"policy: expected one of {', '.join(POLICIES)}, got {name!r}")
-    return POLICIES[name]()
+    settings = RoutingSettings(policy=policy) if isinstance(policy, str) else policy
+    return POLICIES[settings.policy](settings)

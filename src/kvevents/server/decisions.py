@@ -28,6 +28,9 @@ class Decisions:
             cache_salt=prompt.cache_salt,
             extra_keys=prompt.extra_keys,
             exclude=fleet.unfit(prompt.model),
+            session=prompt.session,
+            output_tokens=prompt.max_tokens,
+            approximate=prompt.approximate,
         )
         router.complete(decision)
         shown = msgspec.structs.asdict(decision)

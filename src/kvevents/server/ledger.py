@@ -1,14 +1,18 @@
 """What became of the requests, counted."""
 
+import logging
 from collections import Counter, defaultdict
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from kvevents.routing import Decision
+from kvevents.routing.decision import JudgedBy
 from kvevents.server.usage import Usage
 
 Outcome: TypeAlias = Literal["ok", "refused", "client_left", "broken", "unanswered"]
+
+_log = logging.getLogger("kvevents.server")
 
 
 class PolicyCounts(msgspec.Struct):
@@ -49,26 +53,40 @@ class Ledger:
             `broken` (ended in the middle) and `unanswered` (failed before anything was sent to the client).
         unplaced: requests that no worker could take.
         unread: requests whose prompt the router could not read as tokens.
-        observers: told of every attempt, too.
+        prompts: attempts by what the prompt was given as.
+        judged: attempts by (policy, what the worker's caches were judged by).
+        observers: told of every attempt, too. One that fails is counted, and harms neither the others nor the request.
+        observer_failures: how often one failed.
     """
 
     def __init__(self) -> None:
         self.policies: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
         self.outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self.prompts: Counter[str] = Counter()
+        self.judged: Counter[tuple[str, JudgedBy]] = Counter()
         self.unplaced = 0
         self.unread = 0
         self.observers: list[Observer] = []
+        self.observer_failures = 0
 
     def placed(self, decision: Decision, prompt_source: str) -> None:
         """A worker was chosen for a request whose prompt came as `prompt_source`."""
+        self.prompts[prompt_source] += 1
+        self.judged[decision.policy, (decision.prefill or decision).judged_by] += 1
         for observer in self.observers:
-            observer.placed(decision, prompt_source)
+            try:
+                observer.placed(decision, prompt_source)
+            except Exception:
+                self._failed(observer)
 
     def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None:
         """An attempt is over; `usage` is what the engine reported, if it did."""
         self.outcomes[decision.worker, outcome] += 1
         for observer in self.observers:
-            observer.ended(decision, outcome, usage)
+            try:
+                observer.ended(decision, outcome, usage)
+            except Exception:
+                self._failed(observer)
         if outcome != "ok":
             return
         counts = self.policies[decision.policy]
@@ -80,3 +98,9 @@ class Ledger:
             counts.reports += 1
             counts.reported_prompt_tokens += usage.prompt_tokens
             counts.reported_cached_tokens += usage.cached_tokens
+
+    def _failed(self, observer: Observer) -> None:
+        """The first failure is told in full; all are counted."""
+        self.observer_failures += 1
+        if self.observer_failures == 1:
+            _log.exception("%s: what became of a request is not in its figures", type(observer).__name__)

@@ -88,7 +88,7 @@ class VirtualFleet:
             self._ranks[name] = make_rank(settings.engine, self._drivers[name], publisher=delivery, dp_rank=0)
         self.view = CacheView({name: rank.cache for name, rank in self._ranks.items()}, settings.engine.page_size)
         index = self.view if policy == ORACLE else self._index
-        self.router = Router(index, list(self._ranks), _policy(policy, settings.seed))
+        self.router = Router(index, list(self._ranks), _policy(policy, settings.seed), clock=agenda.now)
         for name, rank in self._ranks.items():
             self._drivers[name].start(rank)
 

@@ -69,6 +69,20 @@ impl<'a> Prompt<'a> {
         })
     }
 
+    /// The content hashes of its whole blocks of the index's size; of an index apart from all others if `apart`.
+    pub fn chain(&self, index_block: u32, apart: bool) -> Vec<u64> {
+        let size = index_block as usize;
+        let mut last = if apart { !self.root } else { self.root };
+        let extra: Vec<_> = self.extra.iter().map(|items| canonical(items)).collect();
+        (0..)
+            .map_while(|index| Some((index, content::window(self.tokens, index, size, false)?)))
+            .map(|(index, ids)| {
+                last = content::block(last, ids, extra.get(index).map(AsRef::as_ref));
+                last
+            })
+            .collect()
+    }
+
     /// The extra keys as an engine with another block size would send them.
     ///
     /// Larger blocks that are made of whole index blocks take over their images. For smaller or other blocks the

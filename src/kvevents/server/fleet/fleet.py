@@ -56,7 +56,9 @@ class Fleet:
         events = settings.events
         patience_s = settings.fleet.probe_timeout_s
         self._log = None if events.jetstream is None else FleetLog(events.jetstream, patience_s=patience_s)
-        self._sources = EventSources(settings, subscribe=subscribe, log=self._log, on_index=self._on_index)
+        self._sources = EventSources(
+            settings, subscribe=subscribe, log=self._log, on_index=self._on_index, on_source=self._on_source
+        )
         self._workers: dict[str, Worker] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
@@ -65,7 +67,7 @@ class Fleet:
         self._client: WorkerClient | None = None
         self.name = secrets.token_hex(8)
         self.counters = FleetCounters()
-        self.router = Router(self._sources.index, policy=settings.routing.policy)
+        self.router = Router(self._sources.index, policy=settings.routing.policy, settings=settings.routing)
 
     @property
     def index(self) -> PrefixIndex:
@@ -335,7 +337,7 @@ class Fleet:
         if sources is not None:
             worker.is_discovered = worker.up
             worker.ranks = len(sources) or worker.settings.ranks or 1
-        self.router.add_worker(worker.id, ranks=worker.ranks)
+        self.router.add_worker(worker.id, ranks=worker.ranks, role=worker.role, events=bool(worker.sources))
         self.router.set_up(worker.id, worker.up and not worker.is_draining)
         if sources is None or (sources and list(sources) == list(worker.sources)):
             return
@@ -353,3 +355,6 @@ class Fleet:
 
     def _on_index(self, index: PrefixIndex) -> None:
         self.router.index = index
+
+    def _on_source(self, worker_id: str, dp_rank: int | None, state: State | None) -> None:
+        self.router.set_source(worker_id, dp_rank, state)

@@ -45,6 +45,7 @@ class EventSources:
         subscribe: makes what receives from sources into the index.
         log: where all events come from, if not from sockets.
         on_index: told of each index that takes the place of the one before.
+        on_source: told of each rank of a worker how far its events can be trusted; None where there are none any more.
 
     Attributes:
         index: what is known of all workers.
@@ -57,12 +58,14 @@ class EventSources:
         subscribe: Subscribe,
         log: FleetLog | None,
         on_index: Callable[[PrefixIndex], object],
+        on_source: Callable[[str, int | None, State | None], object],
     ) -> None:
         self._block_size = settings.fleet.block_size
         self._delivery = settings.events.delivery
         self._subscribe = subscribe
         self._log = log
         self._on_index = on_index
+        self._on_source = on_source
         self._receiver: EventReceiver | None = None
         self._distrusted: set[str] = set()  # read by the receiver's thread
         self._followed: set[str] = set()
@@ -123,6 +126,7 @@ class EventSources:
         worker.distrusted = None
         self._distrusted.discard(worker.id)
         self._followed.discard(worker.id)
+        self._on_source(worker.id, None, None)
         if self._log is not None:
             return
         if self._receiver is not None:
@@ -147,7 +151,7 @@ class EventSources:
         worker.distrusted = reason
         (self._distrusted.discard if reason is None else self._distrusted.add)(worker.id)
         for rank, state in self.states(worker).items():
-            self.index.set_state(worker.id, rank, state.state)
+            self._set_state(worker.id, rank, state.state)
 
     def _add(self, worker: Worker, sources: Sequence[Source], block_size: int | None) -> None:
         self._followed.add(worker.id)
@@ -159,7 +163,7 @@ class EventSources:
         if self._receiver is None:
             self._receiver = self._subscribe((), self.index, on_state=self._on_state, settings=self._delivery)
         for source in sources:
-            self.index.set_state(worker.id, source.dp_rank, State.CONNECTING)
+            self._set_state(worker.id, source.dp_rank, State.CONNECTING)
             self._receiver.add_source(source)
             worker.sources = (*worker.sources, source)
 
@@ -176,4 +180,8 @@ class EventSources:
     def _on_state(self, worker_id: str, dp_rank: int | None, state: SourceState) -> None:
         is_believed = worker_id not in self._distrusted
         told = state.state if is_believed or state.state is not State.LIVE else State.DEGRADED
-        self.index.set_state(worker_id, dp_rank, told)
+        self._set_state(worker_id, dp_rank, told)
+
+    def _set_state(self, worker_id: str, dp_rank: int | None, state: State) -> None:
+        self.index.set_state(worker_id, dp_rank, state)
+        self._on_source(worker_id, dp_rank, state)

@@ -227,6 +227,9 @@ class Proxy:
             cache_salt=prompt.cache_salt,
             extra_keys=prompt.extra_keys,
             exclude=exclude,
+            session=prompt.session,
+            output_tokens=prompt.max_tokens,
+            approximate=prompt.approximate,
         )
         self.service.metrics.requests.select_seconds.observe(self.now() - started)
         return decision
