@@ -122,7 +122,7 @@ def test_a_model_that_nobody_serves_makes_no_label() -> None:
 
 
 def test_requests_go_on_while_64_workers_are_told() -> None:
-    """The loop is never held for long; the bound is many times what it takes on a quiet machine (2 ms)."""
+    """The loop is never held for long: by the CPU time of its longest step."""
 
     async def test() -> None:
         async with fleet(64) as (url, _, sources):
@@ -134,16 +134,16 @@ def test_requests_go_on_while_64_workers_are_told() -> None:
             async def look() -> None:
                 nonlocal longest
                 while not is_over.is_set():
-                    began = time.perf_counter()
+                    began = time.thread_time()
                     await asyncio.sleep(0)
-                    longest = max(longest, time.perf_counter() - began)
+                    longest = max(longest, time.thread_time() - began)
 
             looking = asyncio.create_task(look())
             page = await text(url, "/metrics")
             is_over.set()
             await looking
             assert page.count("kvevents_worker_up{") == 64
-            assert longest < 0.05
+            assert longest < 0.01
             assert len((await get(url, "/stats"))["workers"]) == 64
 
     run(test)
