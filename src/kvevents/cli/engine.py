@@ -58,6 +58,7 @@ def engine(
     storage_medium: StorageName | None = _CONFIG.storage_medium,
     async_scheduling: bool = _CONFIG.async_scheduling,
     hash_seed: str | None = _CONFIG.hash_seed,
+    adapter: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     json: Json = False,
 ) -> None:
     """Serve a simulated engine: real scheduling, cache, events and HTTP, only the GPU is a timing model.
@@ -114,6 +115,8 @@ def engine(
         storage_medium: What events call it; by default EXTERNAL for memory and DISK for a folder (hierarchical).
         async_scheduling: Plan each step while the one before it runs, as vLLM does on GPUs (block_pool).
         hash_seed: PYTHONHASHSEED of the engine, which enters its block hashes (block_pool).
+        adapter: An adapter that requests may name as their model, or in `lora_path`; once for each. NAME=OTHER: events
+            call it OTHER, as an engine does that was told another name.
         json: The line is JSON with or without it.
     """
     del json
@@ -154,6 +157,7 @@ def engine(
             storage_medium=storage_medium,
             async_scheduling=async_scheduling,
             hash_seed=hash_seed,
+            adapters={name: other or name for name, _, other in (one.partition("=") for one in adapter)},
         ),
         announce=print_json,
     )

@@ -107,8 +107,10 @@ class _Api:
         return await self._run(http, form, GenerateAnswer(self._engine.tokenizer))
 
     async def models(self, _http: Request) -> Response:
-        model = {"id": self._engine.config.model_name, "object": "model", "created": 0, "owned_by": "kvevents"}
-        return _json({"object": "list", "data": [model]})
+        config = self._engine.config
+        model = {"id": config.model_name, "object": "model", "created": 0, "owned_by": "kvevents"}
+        adapters = [model | {"id": name, "parent": config.model_name} for name in config.adapters]
+        return _json({"object": "list", "data": [model, *adapters]})
 
     async def server_info(self, _http: Request) -> Response:
         return _json(self._engine.describe())
@@ -147,6 +149,19 @@ class _Api:
     def _model(self, asked: str | None) -> str:
         return asked or self._engine.config.model_name
 
+    def _extra_key(self, form: Any) -> str | None:
+        """What separates a request's cache from others': its own key, or its adapter under the name in events."""
+        adapters = self._engine.config.adapters
+        asked = form.lora_path or getattr(form, "model", None)
+        if asked is not None and asked in adapters:
+            return adapters[asked]
+        if form.lora_path is not None:
+            raise RequestError(
+                f"lora_path: expected one of {sorted(adapters)}, got {form.lora_path!r}", param="lora_path"
+            )
+        key: str | None = form.extra_key
+        return key
+
     async def _body(self, http: Request) -> bytes:
         limit = self._engine.config.max_body_bytes
         parts: list[bytes] = []
@@ -170,7 +185,7 @@ class _Api:
             request_id=form.rid,
             stream=bool(form.stream),
             dp_rank=_asked_rank(http, form.data_parallel_rank),
-            extra_key=form.extra_key,
+            extra_key=self._extra_key(form),
             cache_salt=form.cache_salt or None,
             session_id=form.session_id,
             priority=form.priority or 0,

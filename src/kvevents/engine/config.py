@@ -155,6 +155,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         announce_groups: announce windows and states too, so that a router knows how much can be reused.
         async_scheduling: plan each step while the one before it runs (block pool).
         hash_seed: PYTHONHASHSEED of the engine (block pool); None: not set.
+        adapters: adapters that requests may name as their model or in `lora_path`, with the name that events have for
+            each.
         chunked_prefill_size: prompt tokens a rank computes in one step at most.
         max_running_requests: requests that a rank runs at once at most.
         max_queued_requests: requests that wait for a rank at most; more are refused.
@@ -188,6 +190,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     storage_medium: StorageName | None = None
     async_scheduling: bool = False
     hash_seed: str | None = None
+    adapters: Mapping[str, str] = MappingProxyType({})
     chunked_prefill_size: int = 8192
     max_running_requests: int = 256
     max_queued_requests: int = 10_000

@@ -39,6 +39,7 @@ class _Common(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    lora_path: str | None = None
     session_id: str | None = None
     priority: int | None = None
     data_parallel_rank: int | None = None

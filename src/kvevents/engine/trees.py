@@ -38,7 +38,12 @@ def make_tree(config: EngineConfig, *, records: bool, store: TierStore | None = 
         page_size=config.page_size,
         capacity=config.max_total_tokens,
         eviction_policy=config.eviction_policy,
-        recorder=EventRecorder(config.page_size, event_format=event_format, enabled=records),
+        recorder=EventRecorder(
+            config.page_size,
+            event_format=event_format,
+            enabled=records,
+            lora_names={name: name for name in config.adapters.values()},
+        ),
         announce_groups=config.announce_groups,
         keep_sessions=config.keep_sessions,
         **below,
