@@ -1,16 +1,21 @@
 """`kvevents serve`: the router."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
 
+from kvevents.cli import DONE, USAGE
 from kvevents.cli.options import Count, Port
-from kvevents.cli.output import Json, print_json
+from kvevents.cli.output import Json, note, print_json
+from kvevents.cli.plan import plan_table
+from kvevents.cli.standard import ResultConsole
 from kvevents.errors import ConfigError
-from kvevents.server.configuration.load import Override, load_settings
+from kvevents.server.configuration.check import find_problems, make_plan
+from kvevents.server.configuration.load import InvalidSettingsError, Override, load_settings
 from kvevents.server.configuration.reference import annotated_defaults
 from kvevents.server.run import run_router
 from kvevents.server.telemetry.logs import set_up_logging
@@ -32,9 +37,10 @@ def serve(
     log_format: Literal["text", "json"] | None = None,
     log_level: Level | None = None,
     set: Annotated[Repeated, Parameter(name="--set")] = (),  # noqa: A002 (the flag's name)
+    check: Annotated[bool, Parameter(negative=())] = False,
     defaults: Annotated[bool, Parameter(negative=())] = False,
     json: Json = False,
-) -> None:
+) -> int | None:
     """Serve an OpenAI endpoint over a fleet of engines and send each request where its prompt is cached.
 
     Once it listens it prints one line of JSON with its `url`. /v1/completions, /v1/chat/completions and /v1/models
@@ -61,12 +67,12 @@ def serve(
             line per request.
         set: Any other setting as section.key=value, in TOML, such as proxy.max_body_bytes=1000000; once for each.
         defaults: Print a file with every setting, what it is and its default, and do nothing else.
-        json: The line is JSON with or without it.
+        check: Say what is wrong with the settings, with exit code 2, or what they would run, and do nothing else.
+        json: What --check says as JSON. The line of a running router is JSON with or without it.
     """
-    del json
     if defaults:
         print(annotated_defaults(), end="")
-        return
+        return None
     flags = {
         "--policy": ("routing.policy", policy),
         "--host": ("listen.host", host),
@@ -79,9 +85,35 @@ def serve(
         "--worker": ("worker", [{"url": url} for url in worker] or None),
     }
     overrides = [Override(flag, key, value) for flag, (key, value) in flags.items() if value is not None]
-    settings = load_settings(config, overrides=[*overrides, *_assignments(set)])
+    overrides += _assignments(set)
+    if check:
+        return _check(config, overrides, as_json=json)
+    settings = load_settings(config, overrides=overrides)
     set_up_logging(settings.telemetry)
     run_router(settings, announce=print_json)
+    return None
+
+
+def _check(config: Path | None, overrides: list[Override], *, as_json: bool) -> int:
+    """Print what would run, or each thing that is wrong on a line of its own; the exit code."""
+    try:
+        settings = load_settings(config, overrides=overrides)
+        problems: Sequence[str] = find_problems(settings)
+    except InvalidSettingsError as error:
+        problems = error.problems
+    if problems:
+        if as_json:
+            print_json({"ok": False, "problems": problems})
+        else:
+            for problem in problems:
+                note(f"kvevents: {problem}")
+        return USAGE
+    plan = make_plan(settings)
+    if as_json:
+        print_json({"ok": True, **msgspec.structs.asdict(plan)})
+    else:
+        ResultConsole(soft_wrap=True).print(plan_table(plan))
+    return DONE
 
 
 def _assignments(words: tuple[str, ...]) -> Iterator[Override]:

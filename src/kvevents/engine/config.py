@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, Self, TypeAlias, get_args, get_origin
 
 import msgspec
 
@@ -115,6 +115,13 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"kv-events-config: unknown key {', '.join(unknown)}; known are {', '.join(cls.__struct_fields__)}"
             )
+        for field in msgspec.structs.fields(cls):
+            choices = get_args(field.type) if get_origin(field.type) is Literal else ()
+            if choices and field.name in values and values[field.name] not in choices:
+                known = ", ".join(repr(choice) for choice in choices)
+                raise ConfigError(
+                    f"kv-events-config: {field.name}: expected one of {known}, got {values[field.name]!r}"
+                )
         try:
             return msgspec.convert(values, cls)
         except msgspec.ValidationError as error:

@@ -13,6 +13,7 @@ from kvevents.server.configuration.reader import Reader
 from kvevents.server.configuration.secret import Secret
 from kvevents.server.configuration.settings import Settings
 from kvevents.server.configuration.worker import WorkerSettings
+from kvevents.server.prompts.settings import TokenizerSettings
 
 SECRETS: Mapping[str, str] = {
     "client_token": "KVEVENTS_CLIENT_TOKEN",
@@ -75,6 +76,7 @@ def load_settings(
         raise InvalidSettingsError(reader.problems)
     problems: list[str] = []
     settings = _with_secrets(settings, environment, problems)
+    settings = _with_tokenizers(settings, problems)
     if problems:
         raise InvalidSettingsError(problems)
     return settings
@@ -140,3 +142,24 @@ def _with_secrets(settings: Settings, environment: Mapping[str, str], problems: 
             problems.append(f"[[worker]] {number} ({worker.worker_id}) {error}")
     security = msgspec.structs.replace(settings.security, **found)
     return msgspec.structs.replace(settings, security=security, workers=tuple(workers))
+
+
+def _with_tokenizers(settings: Settings, problems: list[str]) -> Settings:
+    """The settings with the tokenizers of workers before those by model, in one list."""
+    found = []
+    for number, worker in enumerate(settings.workers, 1):
+        for model in worker.models if worker.tokenizer is not None else ():
+            try:
+                found.append(
+                    TokenizerSettings(
+                        models=model,
+                        path=str(worker.tokenizer),
+                        chat_template=None if worker.chat_template is None else str(worker.chat_template),
+                    )
+                )
+            except ConfigError as error:
+                problems.append(f"[[worker]] {number} ({worker.worker_id}) tokenizer: {error}")
+    if not found:
+        return settings
+    prompts = msgspec.structs.replace(settings.prompts, tokenizer=(*found, *settings.prompts.tokenizer))
+    return msgspec.structs.replace(settings, prompts=prompts)

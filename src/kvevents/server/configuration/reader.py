@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvevents.server.configuration.secret import Secret
 _Kind = TypeVar("_Kind")
 
 _SHOWN_CHARACTERS = 60
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _NAMES: Mapping[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -223,8 +225,13 @@ def _identity(table: object) -> str:
     return ""
 
 
+def without_credentials(text: str) -> str:
+    """A text without what stands before the @ of an address in it."""
+    return _CREDENTIALS.sub("//***@", text)
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = without_credentials(repr(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 

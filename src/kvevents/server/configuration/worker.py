@@ -9,6 +9,7 @@ import msgspec
 
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.secret import Secret
+from kvevents.transport import ConsumerKeys, Source, rank_sources
 from kvevents.transport.source import Residency
 
 Role: TypeAlias = Literal["prefill", "decode"]
@@ -50,8 +51,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         role: `prefill` or `decode` where the two are apart; by default as the engine says.
         bootstrap_port: of a prefill worker; by default as the engine says.
         models: the models that it may be asked for; by default all that it says it serves.
-        tokenizer: its model's `tokenizer.json`, or the folder with it; by default as `[prompts]` says.
-        chat_template: its model's chat template; by default the one beside the tokenizer.
+        tokenizer: the folder with the `tokenizer.json` of its `models`; by default as `[prompts]` says.
+        chat_template: a file with their chat template; by default the one in that folder.
 
     Raises:
         ConfigError: a value that cannot work, or two that contradict each other.
@@ -89,6 +90,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.bootstrap_port is not None and not 1 <= self.bootstrap_port <= 65_535:
             raise ConfigError(f"bootstrap_port: expected 1 to 65535, got {self.bootstrap_port}")
         self._check_events()
+        if self.tokenizer is not None and not self.models:
+            raise ConfigError("tokenizer: expected models beside it, the names of the models that it is for")
+        if self.chat_template is not None and self.tokenizer is None:
+            raise ConfigError("chat_template: expected a tokenizer beside it")
         if self.publisher_key is not None and self.keys is None:
             raise ConfigError("publisher_key: expected keys beside it, got none")
         if self.api_key_file is not None and self.api_key_env is not None:
@@ -109,11 +114,34 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("replay", "topic", "bind"):
             if getattr(self, name) is not None and not self.has_sockets:
                 raise ConfigError(f"{name}: expected events = 'tcp://host:port' or 'ipc://path' beside it")
+        if self.has_sockets:
+            try:
+                self.socket_sources(None)
+            except ConfigError as error:
+                raise ConfigError(f"events: {error}") from None
 
     @property
     def has_sockets(self) -> bool:
         """Whether its event sockets are given, not discovered."""
         return self.events.startswith(("tcp://", "ipc://"))
+
+    def socket_sources(self, keys: ConsumerKeys | None) -> list[Source]:
+        """The sources of an engine whose sockets are given.
+
+        Raises:
+            ConfigError: an address that is none, or that cannot take keys.
+        """
+        return rank_sources(
+            self.worker_id,
+            self.events,
+            self.ranks or 1,
+            replay_endpoint=self.replay,
+            topic=self.topic or "",
+            bind=self.bind,
+            block_size=self.block_size,
+            residency=self.residency,
+            keys=keys,
+        )
 
     @property
     def base_url(self) -> str:

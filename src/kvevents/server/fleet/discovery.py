@@ -16,7 +16,7 @@ from kvevents.server.fleet.http import StatusError, WorkerClient
 from kvevents.server.fleet.jetstream import FleetLog
 from kvevents.server.fleet.sources import Discover
 from kvevents.server.fleet.worker import Worker
-from kvevents.transport import Source, rank_sources
+from kvevents.transport import Source
 
 _log = logging.getLogger("kvevents.server")
 
@@ -82,27 +82,13 @@ class Discovery:
         if self._log is not None:
             sources: Sequence[Source] = self._log.sources(worker.id)
         elif described.has_sockets:
-            sources = self._given(worker)
+            keys = self._settings.events.consumer_keys(described.keys, described.publisher_key)
+            sources = described.socket_sources(keys)
         else:
             sources = await self._found(worker)
         if described.ranks is not None and len(sources) != described.ranks:
             raise ConfigError(f"ranks: expected {described.ranks} as its settings say, found {len(sources)}")
         return sources
-
-    def _given(self, worker: Worker) -> Sequence[Source]:
-        """The sources of an engine whose sockets are in its settings."""
-        described = worker.settings
-        return rank_sources(
-            worker.id,
-            described.events,
-            described.ranks or 1,
-            replay_endpoint=described.replay,
-            topic=described.topic or "",
-            bind=described.bind,
-            block_size=described.block_size,
-            residency=described.residency,
-            keys=self._settings.events.consumer_keys(described.keys, described.publisher_key),
-        )
 
     async def _found(self, worker: Worker) -> Sequence[Source]:
         """The sources of an engine that tells them, or of the relay beside it."""
