@@ -9,6 +9,7 @@ import pytest
 from kvevents import cli
 from kvevents.cli.figures import print_families
 from kvevents.errors import ConfigError
+from kvevents.routing import RoutingSettings
 from kvevents.simulation.delivery import Travel
 from kvevents.simulation.families import FamilyLoad, FamilySettings, family_report
 from kvevents.simulation.replay import Outcome
@@ -16,7 +17,7 @@ from kvevents.simulation.report import SimulationReport
 from kvevents.simulation.simulate import SimulationSettings, run_simulation
 from kvevents.simulation.traces import BUNDLED
 
-POLICIES = ("round_robin", "random", "least_loaded", "kv", "oracle")
+POLICIES = ("round_robin", "random", "least_loaded", "approx", "kv", "oracle")
 
 
 class Witness:
@@ -62,7 +63,7 @@ def conversations(path: Path, *, turns: int = 6, of: int = 6, gap_ms: int = 400)
     return path
 
 
-@pytest.mark.parametrize("cache", ["radix", "block_pool"])
+@pytest.mark.parametrize("cache", ["radix", "hierarchical", "block_pool"])
 def test_every_request_ends_once_and_no_token_comes_before_its_prompt_is_computed(cache: str) -> None:
     witness = Witness()
     report = run(witness, cache=cache)
@@ -115,6 +116,16 @@ def test_late_events_make_the_router_expect_less_than_there_is(tmp_path: Path) -
     assert late.expected_share == 0
     assert late.cached_share <= soon.cached_share
     assert late.differences == 0  # they do arrive in the end
+
+
+def test_the_routers_weights_are_those_given(tmp_path: Path) -> None:
+    trace = conversations(tmp_path / "trace.jsonl")
+    follows, ignores = (
+        run(trace=trace, capacity_share=4.0, load=0.2, policies=("kv",), routing=routing).policies[0]
+        for routing in (RoutingSettings(), RoutingSettings(prefill_weight=0.0))
+    )
+    assert ignores.cached_share < follows.cached_share
+    assert ignores.recomputed_tokens > 0
 
 
 def test_lost_events_are_counted_and_the_index_differs() -> None:

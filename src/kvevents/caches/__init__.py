@@ -10,7 +10,7 @@ from kvevents.caches.mamba import MambaRadixCache
 from kvevents.caches.memory_store import MemoryStore
 from kvevents.caches.node import Node
 from kvevents.caches.radix import RadixCache
-from kvevents.caches.results import EvictResult, InsertResult, MatchResult, PrefetchResult, Sizes
+from kvevents.caches.results import CachedLength, EvictResult, InsertResult, MatchResult, PrefetchResult, Sizes
 from kvevents.caches.slot_memory import SlotMemory
 from kvevents.caches.slots import PagedSlotAllocator, SlotAllocator
 from kvevents.caches.storage import StoredBlock, TierStore
@@ -19,6 +19,7 @@ from kvevents.caches.unified import UnifiedRadixCache
 
 __all__ = [
     "BlockPoolCache",
+    "CachedLength",
     "CachedRun",
     "EvictResult",
     "EvictionPolicy",

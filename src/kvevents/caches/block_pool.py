@@ -6,7 +6,7 @@ from kvevents._core.block_pool import BlockPool
 from kvevents._core.tokens import TokenPages
 from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.outlet import EventOutlet
-from kvevents.caches.results import EvictResult
+from kvevents.caches.results import CachedLength, EvictResult
 from kvevents.errors import CapacityError
 from kvevents.events import StorageMedium
 from kvevents.hashing import HashChain
@@ -163,13 +163,12 @@ class BlockPoolCache(EventOutlet):
         """
         return self._pool.lookup(chain)
 
-    def cached_length(self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None) -> int:
-        """Tokens of a prompt, from its start, that are cached; changes nothing.
-
-        Raises:
-            ValueError: a token id is negative or over 2^64-1.
-        """
-        return len(self.lookup(self.chain(tokens, extra_key=extra_key, cache_salt=cache_salt))) * self.page_size
+    def cached_length(
+        self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> CachedLength:
+        """How much of a prompt is cached; changes nothing, not even the order of reuse."""
+        length = len(self.lookup(self.chain(tokens, extra_key=extra_key, cache_salt=cache_salt))) * self.page_size
+        return CachedLength(length, length)
 
     def parked(self, blocks: Slots) -> int:
         """How many of some blocks nobody holds: they are free now, but not once these are held."""

@@ -15,7 +15,7 @@ from kvevents.caches.inputs import Slots, Tokens, check_labels
 from kvevents.caches.layers import Layers, slots_of
 from kvevents.caches.node import Node
 from kvevents.caches.outlet import EventOutlet
-from kvevents.caches.results import EvictResult, InsertResult, MatchResult, Sizes
+from kvevents.caches.results import CachedLength, EvictResult, InsertResult, MatchResult, Sizes
 from kvevents.caches.sessions import Sessions, SessionsLast
 from kvevents.caches.slots import SlotAllocator, join
 from kvevents.caches.supply import Supplies, joined, supplies_of
@@ -128,15 +128,11 @@ class PrefixCache(EventOutlet):
         slots = join([node.slots for node in path if node.slots is not None])
         return MatchResult(end.end, 0, slots, end, branch=walk.end.end)
 
-    def cached_length(self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None) -> int:
-        """Units of a prompt, from its start, whose full-attention KV is cached in any tier; changes nothing.
-
-        It is no use of them, so they are evicted when they would have been. A hybrid model may be able to reuse less.
-
-        Raises:
-            ValueError: a token id is negative or over 2^64-1.
-        """
-        return self._tree.depth(self._tree.root(extra_key, cache_salt), self._tree.pages_of(tokens)) * self.page_size
+    def cached_length(
+        self, tokens: Tokens, *, extra_key: str | None = None, cache_salt: str | None = None
+    ) -> CachedLength:
+        """How much of a prompt's full-attention KV is cached; it is no use of it. A hybrid model may reuse less."""
+        return self._tree.cached(self._tree.root(extra_key, cache_salt), self._tree.pages_of(tokens), self._is_held)
 
     def insert(
         self,
@@ -336,6 +332,9 @@ class PrefixCache(EventOutlet):
         if name not in self._by_group:
             raise ValueError(f"component: expected one of {', '.join(self._by_group)}, got {name!r}")
         return self._by_group[name]
+
+    def _is_held(self, node: Node) -> bool:
+        return node.slots is not None
 
     def _moved(self, node: Node) -> None:
         """A node may have come to stand earlier in the order of eviction."""

@@ -262,6 +262,9 @@ class HiRadixCache(UnifiedRadixCache):
         if self._storage is not None:
             self._storage.transfers.check_integrity(nodes, self._storage.copies)
 
+    def _is_held(self, node: Node) -> bool:
+        return self._tiers.is_held(node)
+
     def _moved(self, node: Node) -> None:
         self._tiers.note(node)
 

@@ -36,6 +36,15 @@ class MatchResult(PrefixMatch):
         return match
 
 
+class CachedLength(NamedTuple):
+    """How much of a prompt is cached, from its start, as full attention sees it."""
+
+    device: int
+    """Units whose KV is on the device."""
+    total: int
+    """Units whose KV is in any tier."""
+
+
 class InsertResult(NamedTuple):
     """What an insert found and added."""
 

@@ -7,6 +7,7 @@ from kvevents._core.tokens import TokenPages
 from kvevents.caches.clock import Clock
 from kvevents.caches.inputs import Tokens
 from kvevents.caches.node import Namespace, Node, Root
+from kvevents.caches.results import CachedLength
 from kvevents.hashing import HashChain
 
 
@@ -117,17 +118,25 @@ class Tree:
                 break
         return Walk(path, pages, end, lowest)
 
-    def depth(self, root: Node, prompt: TokenPages) -> int:
-        """Pages of a prompt that are in the tree from its start; nothing is stamped or split."""
-        pages, count = 0, len(prompt)
+    def cached(self, root: Node, prompt: TokenPages, is_held: Callable[[Node], bool]) -> CachedLength:
+        """How much of a prompt is in the tree; nothing is stamped or split.
+
+        Args:
+            root: the prompt's namespace.
+            prompt: its pages.
+            is_held: whether any tier has a node's full-attention KV.
+        """
+        pages, device, count = 0, 0, len(prompt)
         node: Node = root
-        while pages < count and (child := node.children.get(prompt.key(pages))) is not None:
+        while pages < count and (child := node.children.get(prompt.key(pages))) is not None and is_held(child):
             shared = child.pages.common(prompt, pages)
             pages += shared
+            if child.slots is not None:
+                device = pages
             if shared < len(child.pages):
                 break
             node = child
-        return pages
+        return CachedLength(device * self.page_size, pages * self.page_size)
 
     def split(self, node: Node, pages: int) -> Node:
         """Give the first `pages` pages of a node to a new one above it, and return that."""

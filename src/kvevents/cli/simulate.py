@@ -11,11 +11,15 @@ from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, print_json
 from kvevents.cli.progress import showing_progress
 from kvevents.errors import ConfigError
+from kvevents.server.configuration.load import load_settings
 from kvevents.simulation.delivery import Travel
 from kvevents.simulation.families import FamilySettings, family_report
 from kvevents.simulation.simulate import SimulationSettings, run_simulation
 from kvevents.simulation.traces import bundled_trace
 from kvevents.simulation.virtual_fleet import SimulatedCache
+
+POLICIES = ("round_robin", "approx", "kv", "oracle")
+"""Where none is named."""
 
 Policies = Annotated[tuple[str, ...], Parameter(negative=())]
 Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
@@ -24,7 +28,7 @@ Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
 def simulate(
     *,
     trace: Path | None = None,
-    policy: Policies = ("round_robin", "kv", "oracle"),
+    policy: Policies = POLICIES,
     engines: Count | None = None,
     capacity_share: Rate = 0.25,
     load: Rate | None = None,
@@ -36,6 +40,7 @@ def simulate(
     page_size: Count = 64,
     prefill_tokens_per_second: Rate = 20_000.0,
     seed: int = 0,
+    config: Path | None = None,
     families: Annotated[bool, Parameter(negative=())] = False,
     json: Json = False,
 ) -> int:
@@ -58,14 +63,17 @@ def simulate(
         delay: From an engine's publishing of events to the router's index.
         loss: Share of the event batches that never arrive (there is no replay).
         limit: Requests to take from the trace's start; by default all.
-        cache: What kind of engines: like SGLang (radix) or like vLLM (block_pool).
+        cache: What kind of engines: like SGLang (radix), the same with host memory of twice the size below it
+            (hierarchical), or like vLLM (block_pool).
         page_size: Tokens in a page of KV cache.
         prefill_tokens_per_second: Of each engine.
         seed: Of all that is drawn.
+        config: A TOML file as for `kvevents serve`: the weights of its section [routing] are those of every policy.
         families: In place of a trace: families of prompts with a common beginning, several requests in flight at any
             time or one at a time. Are all engines used, and by how many is each family computed?
         json: Print one JSON object with all figures.
     """
+    routing = load_settings(config).routing
     travel = Travel(delay_s=delay, loss=loss)
     if families:
         if trace is not None or limit is not None:
@@ -77,6 +85,7 @@ def simulate(
             page_size=page_size,
             prefill_tokens_per_s=prefill_tokens_per_second,
             travel=travel,
+            routing=routing,
             seed=seed,
         )
         answer = family_report(asked)
@@ -97,6 +106,7 @@ def simulate(
         load=load,
         arrival_speedup=arrival_speedup,
         travel=travel,
+        routing=routing,
         seed=seed,
     )
     with showing_progress() as progress:

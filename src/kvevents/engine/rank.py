@@ -7,7 +7,7 @@ from collections.abc import Sequence, Sized
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from kvevents.caches import PrefixCache
+from kvevents.caches import CachedLength, PrefixCache
 from kvevents.engine.announcer import Announcer, EventSource
 from kvevents.engine.clock import Clock
 from kvevents.engine.request import Request, RequestState
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 class RankCache(EventSource, Protocol):
     """A prefix cache that records events and can be looked into."""
 
-    def cached_length(self, tokens: Any, /) -> int: ...
+    def cached_length(self, tokens: Any, /) -> CachedLength: ...
     def reset(self) -> object: ...
     def holdings(self) -> set[tuple[int, StorageMedium]]: ...
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kvevents.routing import RoutingSettings
 from kvevents.simulation.agenda import Agenda
 from kvevents.simulation.delivery import Travel
 from kvevents.simulation.replay import Outcome
@@ -127,20 +128,23 @@ class FamilySettings(msgspec.Struct, frozen=True, kw_only=True):
         policies: run in this order, each on a fresh fleet: names in `kvevents.routing.POLICIES`, or `oracle`.
         loads: one after the other.
         engines: how many.
-        cache: their kind: like SGLang, or like vLLM. It has room for everything.
+        cache: their kind: like SGLang, with or without host memory below the device, or like vLLM; it has room
+            for everything.
         page_size: tokens in a page.
         prefill_tokens_per_s: of each engine.
         travel: how events reach the router.
+        routing: the router's weights; its policy and its seed are those named here.
         seed: the same seed, the same figures.
     """
 
-    policies: Sequence[str] = ("round_robin", "kv", ORACLE)
+    policies: Sequence[str] = ("round_robin", "approx", "kv", ORACLE)
     loads: Sequence[FamilyLoad] = LOADS
     engines: int = 4
     cache: SimulatedCache = "radix"
     page_size: int = 64
     prefill_tokens_per_s: float = 20_000.0
     travel: Travel = Travel()
+    routing: RoutingSettings = RoutingSettings()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -155,7 +159,9 @@ class FamilySettings(msgspec.Struct, frozen=True, kw_only=True):
             cache_tokens=tokens + self.page_size * max(load.requests for load in self.loads),
             prefill_tokens_per_s=self.prefill_tokens_per_s,
         )
-        return VirtualFleetSettings(engines=self.engines, engine=engine, travel=self.travel, seed=self.seed)
+        return VirtualFleetSettings(
+            engines=self.engines, engine=engine, travel=self.travel, routing=self.routing, seed=self.seed
+        )
 
 
 def family_report(settings: FamilySettings) -> FamilyReport:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from kvevents.caches import CachedLength
 from kvevents.index import WorkerMatch
 
 
 class Cache(Protocol):
     """A cache that says what it has of a prompt."""
 
-    def cached_length(self, tokens: Any, /) -> int: ...
+    def cached_length(self, tokens: Any, /) -> CachedLength: ...
 
 
 class CacheView:
@@ -32,16 +33,16 @@ class CacheView:
         return self._block_size
 
     def match(self, tokens: Any, **_: Any) -> list[WorkerMatch]:
-        """How much of a prompt each worker holds, best first."""
+        """How much of a prompt each worker holds, best first; of lower tiers what is not on the device."""
         found = []
         for worker, cache in self._caches.items():
-            blocks = cache.cached_length(tokens) // self._block_size
-            if blocks:
-                tiers = {"GPU": blocks, "CPU_PINNED": 0, "DISK": 0, "EXTERNAL": 0}
-                found.append(WorkerMatch(worker, 0, blocks, tiers, tiers, blocks, "live"))
+            device, total = (tokens_held // self._block_size for tokens_held in cache.cached_length(tokens))
+            if total:
+                tiers = {"GPU": device, "CPU_PINNED": total - device, "DISK": 0, "EXTERNAL": 0}
+                found.append(WorkerMatch(worker, 0, total, tiers, tiers, total, "live"))
         return sorted(found, key=lambda match: (-match.usable, match.worker))
 
     def most_cached(self, tokens: Any) -> int:
         """Prompt tokens that the best worker would find cached now; the last token is always computed."""
         whole = (len(tokens) - 1) // self._block_size * self._block_size
-        return min(whole, max(cache.cached_length(tokens) for cache in self._caches.values()))
+        return min(whole, max(cache.cached_length(tokens).total for cache in self._caches.values()))

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kvevents.errors import ConfigError
+from kvevents.routing import RoutingSettings
 from kvevents.simulation.agenda import Agenda
 from kvevents.simulation.arrivals import endless_cache, spread, working_set
 from kvevents.simulation.delivery import Travel
@@ -39,7 +40,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
         limit: requests from its start; None takes all.
         policies: run in this order, each on a fresh fleet: names in `kvevents.routing.POLICIES`, or `oracle`.
         engines: how many.
-        cache: their kind: like SGLang, or like vLLM.
+        cache: their kind: like SGLang, with or without host memory below the device, or like vLLM.
         page_size: tokens in a page.
         capacity_share: KV cache of the whole fleet over the trace's distinct prompt tokens. Each engine has at least
             room for the largest request.
@@ -48,12 +49,13 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
             arrivals are moved closer together, or apart, until it is so. None: 0.7, or as `arrival_speedup` makes it.
         arrival_speedup: the trace's arrivals are so much closer together; 1 is the trace's own pace.
         travel: how events reach the router.
+        routing: the router's weights; its policy and its seed are those named here.
         seed: the same seed, the same figures.
     """
 
     trace: Path
     limit: int | None = None
-    policies: Sequence[str] = ("round_robin", "kv", ORACLE)
+    policies: Sequence[str] = ("round_robin", "approx", "kv", ORACLE)
     engines: int = 8
     cache: SimulatedCache = "radix"
     page_size: int = 64
@@ -62,6 +64,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True):
     load: float | None = None
     arrival_speedup: float | None = None
     travel: Travel = Travel()
+    routing: RoutingSettings = RoutingSettings()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -132,7 +135,9 @@ def fleet_settings(settings: SimulationSettings, trace: Trace, distinct: int) ->
         cache_tokens=-(-max(largest, wanted) // page) * page,
         prefill_tokens_per_s=settings.prefill_tokens_per_s,
     )
-    return VirtualFleetSettings(engines=settings.engines, engine=engine, travel=settings.travel, seed=settings.seed)
+    return VirtualFleetSettings(
+        engines=settings.engines, engine=engine, travel=settings.travel, routing=settings.routing, seed=settings.seed
+    )
 
 
 def _run_policy(

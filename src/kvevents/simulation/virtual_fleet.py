@@ -17,18 +17,20 @@ from kvevents.engine.timing import TimingModel
 from kvevents.errors import CapacityError, ConfigError
 from kvevents.events import StorageMedium
 from kvevents.index import PrefixIndex
-from kvevents.routing import POLICIES, Policy, RandomPolicy, Router, make_policy
+from kvevents.routing import POLICIES, Router, RoutingSettings
 from kvevents.simulation.agenda import Agenda, RankDriver
 from kvevents.simulation.comparison import RankComparison, RankHoldings, compare_rank
 from kvevents.simulation.delivery import Delivery, DeliveryFigures, Travel
 from kvevents.simulation.oracle import CacheView
 from kvevents.simulation.replay import Outcome
 
-SimulatedCache = Literal["radix", "block_pool"]
-"""Kinds of engines that can be simulated: like SGLang, or like vLLM."""
+SimulatedCache = Literal["radix", "hierarchical", "block_pool"]
+"""Kinds of engines that can be simulated: like SGLang, the same with host memory below the device, like vLLM."""
 
 ORACLE = "oracle"
 """The policy `kv`, cost and books as they are, that asks the caches themselves in place of the index."""
+
+ORACLE_POLICY = "kv"
 
 
 class VirtualFleetSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +40,14 @@ class VirtualFleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         engines: how many, each with one rank.
         engine: each engine's settings.
         travel: how their events reach the router.
+        routing: the router's weights; its policy and its seed are named apart.
         seed: of all that is drawn: lost batches, outputs, random policies.
     """
 
     engines: int
     engine: EngineConfig
     travel: Travel = Travel()
+    routing: RoutingSettings = RoutingSettings()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,7 +92,9 @@ class VirtualFleet:
             self._ranks[name] = make_rank(settings.engine, self._drivers[name], publisher=delivery, dp_rank=0)
         self.view = CacheView({name: rank.cache for name, rank in self._ranks.items()}, settings.engine.page_size)
         index = self.view if policy == ORACLE else self._index
-        self.router = Router(index, list(self._ranks), _policy(policy, settings.seed), clock=agenda.now)
+        name = ORACLE_POLICY if policy == ORACLE else policy
+        routing = msgspec.structs.replace(settings.routing, policy=name, seed=settings.seed)
+        self.router = Router(index, list(self._ranks), name, settings=routing, clock=agenda.now)
         for name, rank in self._ranks.items():
             self._drivers[name].start(rank)
 
@@ -199,9 +205,3 @@ def check_policies(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise ConfigError(f"policy: expected one of {', '.join(known)}, got {name!r}")
-
-
-def _policy(name: str, seed: int) -> Policy:
-    if name == ORACLE:
-        return make_policy("kv")
-    return RandomPolicy(seed) if name == RandomPolicy.name else make_policy(name)
