@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from kvevents.server.metrics import index, proxy, sources, workers
+from kvevents.server.metrics import access, index, prompts, proxy, sources, workers
 from kvevents.server.metrics.cached import CachedTokens
 from kvevents.server.metrics.process import Process
 from kvevents.server.metrics.requests import Requests
@@ -35,10 +35,12 @@ class Metrics:
         for render in (
             self.requests.render,
             proxy.render,
+            prompts.render,
             self._cached.render,
             workers.render,
             sources.render,
             index.render,
+            access.render,
             self.process.render,
         ):
             for family in render(self._service):

@@ -3,16 +3,18 @@
 import sys
 from collections.abc import Iterable, Mapping
 
-from kvevents.server.metrics import cached, index, process, proxy, requests, sources, workers
+from kvevents.server.metrics import access, cached, index, process, prompts, proxy, requests, sources, workers
 from kvevents.server.metrics.family import Family
 
 SECTIONS: Mapping[str, Iterable[Family]] = {
     "Requests": requests.FAMILIES,
     "Connections, queue and refusals": proxy.FAMILIES,
+    "Prompts": prompts.FAMILIES,
     "What was found cached": cached.FAMILIES,
     "Workers": workers.FAMILIES,
     "Event sources": sources.FAMILIES,
     "The index": index.FAMILIES,
+    "Access": access.FAMILIES,
     "The router's process": process.FAMILIES,
 }
 """Every metric there is."""

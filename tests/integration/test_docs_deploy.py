@@ -1,0 +1,157 @@
+"""The commands of docs/deploy.md, run from the first to the hit, with a simulated engine."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from deploy_page import blocks, command
+
+pytestmark = pytest.mark.integration
+
+BIN = Path(sys.executable).parent
+DEADLINE_S = 30.0
+
+
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class Shell:
+    """Runs blocks in a folder, with free ports in place of the page's.
+
+    Args:
+        folder: where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.ports = dict(zip(("30000", "8000", "5557", "5558", "8080"), free_ports(5), strict=True))
+        self._environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def filled(self, block: str) -> str:
+        """A block with other ports."""
+        for page, free in self.ports.items():
+            block = block.replace(f":{page}", f":{free}").replace(f"--port {page}", f"--port {free}")
+        return block
+
+    def run(self, block: str) -> str:
+        """What a block prints."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self.filled(block)],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextlib.contextmanager
+    def running(self, block: str) -> Iterator[Mapping[str, str]]:
+        """A block that goes on, and the line of JSON that it says first."""
+        process = subprocess.Popen(
+            ["bash", "-euc", self.filled(block)],
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.stdout.close()
+            process.wait(DEADLINE_S)
+
+
+def is_live(url: str) -> bool:
+    with urllib.request.urlopen(f"{url}/workers") as answer:
+        workers = json.load(answer)["workers"]
+    return all(source["state"] == "live" for worker in workers for source in worker["sources"])
+
+
+def figures(said: str) -> dict[str, int]:
+    lines = (line.partition(":") for line in said.lower().splitlines())
+    return {name.strip(): int(value) for name, _, value in lines}
+
+
+def test_from_zero_to_the_first_hit(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with (
+        shell.running(command("engine: simulated")),
+        shell.running(command("router: engines that name their sockets")) as router,
+    ):
+        until = time.monotonic() + DEADLINE_S
+        while not is_live(router["url"]):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        first, _, second = shell.run(
+            command("check: the same prompt twice").replace("sleep 1", "sleep 1; echo ---")
+        ).partition("---\n")
+        assert set(figures(first).values()) == {0}
+        assert figures(second) == {
+            "x-kvevents-expected-cached-tokens": 448,
+            "x-kvevents-reported-cached-tokens": 448,
+        }
+        said = shell.run(command("check: what the router thinks"))
+        assert '"status":"ready"' in said
+        assert 'state="live"} 1' in said
+
+
+def test_an_engine_whose_sockets_are_given_works_from_the_file(tmp_path: Path) -> None:
+    """The vLLM of the page's file is the simulated engine of that kind."""
+    shell = Shell(tmp_path)
+    (text,) = [block for block in blocks("toml") if "[[worker]]" in block]
+    worker = shell.filled(text.partition("[[prompts.tokenizer]]")[0])
+    (tmp_path / "serve.toml").write_text(f"{worker}\n[listen]\nport = {shell.ports['8080']}\n")
+    engine = command("engine: simulated").replace("30000", "8000") + " --cache block_pool --page-size 16"
+    engine = engine.replace("\n --cache", " --cache")
+    with shell.running(engine), shell.running(command("router: from a file")) as router:
+        until = time.monotonic() + DEADLINE_S
+        while not is_live(router["url"]):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        said = shell.run(command("check: the same prompt twice"))
+        assert "x-kvevents-expected-cached-tokens: 496" in said
+
+
+def test_with_tokens_only_who_has_one_gets_in(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    block = command("tokens").replace("--worker http://127.0.0.1:30000", "")
+    with shell.running(block) as router:
+        assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {
+            "client-token": "0o600",
+            "admin-token": "0o600",
+        }
+        for path, status in (("/health", 200), ("/metrics", 401), ("/v1/models", 401)):
+            try:
+                with urllib.request.urlopen(router["url"] + path) as answer:
+                    got = answer.status
+            except urllib.error.HTTPError as error:
+                got = error.code
+                error.close()
+            assert got == status, path
+        token = (tmp_path / "admin-token").read_text().strip()
+        request = urllib.request.Request(f"{router['url']}/metrics", headers={"authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request) as answer:
+            assert b"kvevents_build_info" in answer.read()
