@@ -1,5 +1,8 @@
 """KV cache events for LLM serving: record, coalesce, carry, index, route and see."""
 
+from kvevents import _interrupts as _interrupts  # first: it is about the imports that follow
+
+# isort: split
 from kvevents._core import __version__
 from kvevents.caches import HiRadixCache, RadixCache, UnifiedRadixCache
 from kvevents.coalescing import Coalescer

@@ -11,7 +11,7 @@ import kvevents
 ROOT = Path(kvevents.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"errors", "events"},
+    {"errors", "events", "_interrupts"},
     {"_core"},
     {"wire", "hashing"},
     {"recorder", "coalescing", "index"},

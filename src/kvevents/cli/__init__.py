@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
-from kvevents import __version__
+from kvevents import __version__, _interrupts
 from kvevents.cli import lifeline, options, standard
 from kvevents.errors import ConfigError, KVEventsError
 
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; None means `sys.argv[1:]`.
     """
+    _interrupts.may_be_handled()
     standard.open_all()
     lifeline.hold()
     words = sys.argv[1:] if arguments is None else list(arguments)

@@ -101,11 +101,12 @@ class Control:
         What it waits for is told to whoever runs the router; others are told how much there is of it.
         """
         readiness = self._service.fleet.readiness()
-        said: dict[str, Any] = {"status": "ready" if readiness.is_ready else "not ready"}
+        is_ready = readiness.is_ready and not self._service.proxy.is_draining
+        said: dict[str, Any] = {"status": "ready" if is_ready else "not ready"}
         for name, value in msgspec.structs.asdict(readiness).items():
             if name != "is_ready":
                 said[name] = len(value) if isinstance(value, list) and not request.scope["is_admin"] else value
-        return _json(said, status=200 if readiness.is_ready else 503)
+        return _json(said, status=200 if is_ready else 503)
 
     def _described(self, body: bytes) -> WorkerSettings:
         """The worker that a body describes."""

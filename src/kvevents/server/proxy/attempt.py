@@ -108,7 +108,7 @@ class Attempt:
         Raises:
             ValueError: it has to be divided between two workers, and its body is no JSON object.
         """
-        proxy, fleet, decision, prefill = self._proxy, self._proxy.service.fleet, self.decision, self._prefilled_by()
+        proxy, fleet, decision, prefill = self._proxy, self._proxy.service.fleet, self.decision, self.decision.prefill
         proxy.deadlines.watch(self)
         proxy.admission.enter(decision.worker)
         self._is_paused = is_paused
@@ -150,7 +150,7 @@ class Attempt:
     def end(self, outcome: Outcome) -> None:
         """It is over: let go of the workers, and put it in the books."""
         self.deadline = NEVER
-        proxy, decision, prefill = self._proxy, self.decision, self._prefilled_by()
+        proxy, decision, prefill = self._proxy, self.decision, self.decision.prefill
         service = proxy.service
         proxy.deadlines.forget(self)
         if self._delivery is not None:
@@ -227,7 +227,7 @@ class Attempt:
         self._prefill = None
 
     def on_prefill_failed(self, reason: str) -> None:
-        prefill, self._prefill = self._prefilled_by(), None
+        prefill, self._prefill = self.decision.prefill, None
         assert prefill is not None, "a prefill worker was chosen"
         self._fail(prefill.worker, reason)
 
@@ -268,10 +268,6 @@ class Attempt:
     def _keeps_alive(self) -> bool:
         head = self._reply.head
         return self._client.keeps_alive(self._request) and (head is None or not head.ends_with_connection)
-
-    def _prefilled_by(self) -> Decision | None:
-        prefill: Decision | None = getattr(self.decision, "prefill", None)
-        return prefill
 
     def _head_for(self, decision: Decision, body: bytes) -> bytes:
         """The head of the request as a worker gets it."""
