@@ -1,26 +1,60 @@
 """What the router would do with a prompt, and what the workers hold of it; nothing is sent to any."""
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
-from kvevents.server.body import read_body
+import msgspec
+
 from kvevents.server.errors import HttpError
 from kvevents.server.prompts import Prompt
-from kvevents.server.service import Service
+from kvevents.server.proxy.direct import Handler
+from kvevents.server.proxy.request import Request
+
+if TYPE_CHECKING:
+    from kvevents.server.service import Service
+
+LARGE_BYTES = 2**21
+"""Bodies from here on are worked on beside the event loop: so many take 2 ms."""
 
 _encode = msgspec.json.Encoder().encode
+
+_Answer: TypeAlias = Callable[[Prompt, Request], bytes]
 
 
 class Decisions:
     """`/route` and `/query`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: "Service") -> None:
         self._service = service
+        self.handlers: Mapping[str, Handler] = {"/route": self.route, "/query": self.query}
 
-    async def route(self, request: Request) -> Response:
+    def route(self, request: Request) -> bytes | Awaitable[bytes]:
         """`POST /route`: where this prompt would go. Takes a turn, as a request would, but opens none."""
-        prompt = await self._prompt(request)
+        return self._answer(request, self._decide)
+
+    def query(self, request: Request) -> bytes | Awaitable[bytes]:
+        """`POST /query`: how much of this prompt each worker holds."""
+        return self._answer(request, self._match)
+
+    def _answer(self, request: Request, answer: _Answer) -> bytes | Awaitable[bytes]:
+        prompts = self._service.prompts
+        if len(request.body) >= LARGE_BYTES:
+            return self._answer_large(request, answer)
+        prompt = prompts.read(request.body, request.path)
+        if prompt.needs_tokenizing:
+            return self._answer_tokenized(prompt, request, answer)
+        return answer(_known(prompt), request)
+
+    async def _answer_tokenized(self, prompt: Prompt, request: Request, answer: _Answer) -> bytes:
+        return answer(_known(await self._service.prompts.tokenize(prompt)), request)
+
+    async def _answer_large(self, request: Request, answer: _Answer) -> bytes:
+        prompts = self._service.prompts
+        prompt = await prompts.tokenize(await prompts.read_beside(request.body, request.path))
+        return await asyncio.to_thread(answer, _known(prompt), request)
+
+    def _decide(self, prompt: Prompt, _request: Request) -> bytes:
         router, fleet = self._service.router, self._service.fleet
         decision = router.select(
             prompt.tokens,
@@ -35,16 +69,14 @@ class Decisions:
         router.complete(decision)
         shown = msgspec.structs.asdict(decision)
         del shown["id"]
-        return _json({"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, **shown})
+        return _encode({"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, **shown})
 
-    async def query(self, request: Request) -> Response:
-        """`POST /query`: how much of this prompt each worker holds."""
-        prompt = await self._prompt(request)
+    def _match(self, prompt: Prompt, _request: Request) -> bytes:
         index = self._service.fleet.index
         matches = index.match(
             prompt.tokens, lora_name=prompt.lora_name, cache_salt=prompt.cache_salt, extra_keys=prompt.extra_keys
         )
-        return _json(
+        return _encode(
             {
                 "block_size": index.block_size,
                 "blocks": len(prompt.tokens) // index.block_size,
@@ -52,20 +84,16 @@ class Decisions:
             }
         )
 
-    async def _prompt(self, request: Request) -> Prompt:
-        body = await read_body(request.scope, request.receive, limit=self._service.settings.proxy.max_body_bytes)
-        prompt = self._service.prompts.read(body, request.url.path)
-        if prompt.needs_tokenizing:
-            prompt = await self._service.prompts.tokenize(prompt)
-        if prompt.ignored:
-            field, expected, offset = prompt.ignored[0]
-            raise HttpError(
-                400, "bad_request", f"body: {field}: expected {expected}, got something else at byte {offset}"
-            )
-        if prompt.unread is not None and not prompt.approximate:
-            raise HttpError(400, "bad_request", prompt.unread)
-        return prompt
 
+def _known(prompt: Prompt) -> Prompt:
+    """A prompt that can be answered for.
 
-def _json(value: object) -> Response:
-    return Response(_encode(value), media_type="application/json")
+    Raises:
+        HttpError: 400, it is none.
+    """
+    if prompt.ignored:
+        field, expected, offset = prompt.ignored[0]
+        raise HttpError(400, "bad_request", f"body: {field}: expected {expected}, got something else at byte {offset}")
+    if prompt.unread is not None and not prompt.approximate:
+        raise HttpError(400, "bad_request", prompt.unread)
+    return prompt

@@ -12,7 +12,6 @@ from kvevents.server.access.access import LOGIN, LOGOUT
 from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import WorkerSettings
 from kvevents.server.control import Control, SetPolicy
-from kvevents.server.decisions import Decisions
 from kvevents.server.openapi import OBJECT, Answer, Operation, Query, Schema, document
 from kvevents.server.service import Service
 from kvevents.server.watch import Watch
@@ -61,8 +60,8 @@ _HTML, _TEXT_PLAIN = "text/html", "text/plain"
 
 
 def endpoints(service: Service, control: Control, watch: Watch) -> list[Operation]:
-    """All that the application answers, and all that it leaves to the proxy."""
-    table = [*_passed_on(service), *_own(service, control), *_of_the_page(service, watch)]
+    """All that the application answers, and (without a handler) all that the data plane does."""
+    table = [*_passed_on(service), *_own(control), *_of_the_page(service, watch)]
     table.append(Operation("GET", "/openapi.json", document(table), answers={200: Answer("This.", OBJECT)}))
     return table
 
@@ -94,9 +93,8 @@ def _passed_on(service: Service) -> list[Operation]:
     ]
 
 
-def _own(service: Service, control: Control) -> list[Operation]:
+def _own(control: Control) -> list[Operation]:
     """What whoever runs the router asks."""
-    decisions = Decisions(service)
     policy: Schema = {"type": "object", "properties": {"policy": {"enum": list(POLICIES)}}, "required": ["policy"]}
     worker = Answer("The worker.", _WORKER)
     drain = Query(
@@ -108,13 +106,21 @@ def _own(service: Service, control: Control) -> list[Operation]:
         Operation(
             "POST",
             "/route",
-            decisions.route,
+            None,
             answers={200: Answer("The decision.", OBJECT)},
             errors=(503,),
             body=PROMPT,
             query=[Query("explain", {"enum": ["0", "1"]}, "With every candidate, its loads, its cost and the terms.")],
+            description="Where this prompt would go. Takes a turn, as a request would, but opens none.",
         ),
-        Operation("POST", "/query", decisions.query, answers={200: Answer("The matches.", OBJECT)}, body=PROMPT),
+        Operation(
+            "POST",
+            "/query",
+            None,
+            answers={200: Answer("The matches.", OBJECT)},
+            body=PROMPT,
+            description="How much of this prompt each worker holds.",
+        ),
         Operation("GET", "/workers", control.workers, answers={200: Answer("The workers.", _workers())}),
         Operation(
             "POST",
@@ -194,5 +200,5 @@ def _workers() -> Schema:
 
 
 async def not_here(_request: Request) -> Response:
-    """Any method but POST of a path that is passed on."""
-    raise HTTPException(405, "POST only", {"allow": "POST"})  # and POST goes to a worker: see `Proxy`
+    """Any method but POST of a path that the data plane answers."""
+    raise HTTPException(405, "POST only", {"allow": "POST"})  # and POST does not come here: see `Proxy`

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from kvevents.routing import Router
 from kvevents.server.access.access import Access
 from kvevents.server.configuration import Settings
+from kvevents.server.decisions import Decisions
 from kvevents.server.fleet import Discover, Fleet, Subscribe
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
@@ -43,6 +44,7 @@ class Service:
             block_size=lambda: self.fleet.index.block_size,
             served=lambda: [worker.models for worker in self.fleet.workers],
         )
+        self.decisions = Decisions(self)
         self.proxy = Proxy(self)
 
     @property

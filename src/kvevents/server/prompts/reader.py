@@ -1,5 +1,6 @@
 """The reader: from bodies to prompts."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -54,42 +55,21 @@ class PromptReader:
         """
         try:
             request = read_request(body)
-        except WireError as error:
-            self.counters.refused += 1
-            raise HttpError(400, "not_json", f"body: {error.reason} at byte {error.offset}") from None
-        except ValueError as error:
-            self.counters.refused += 1
-            raise HttpError(400, "bad_request", f"body: {error}") from None
-        source = request.source
-        self.counters.read[source] += 1
-        identity = self._identities.of(request.model, request.lora_name)
-        facts: dict[str, Any] = {
-            "model": identity.model,
-            "lora_name": identity.lora_name,
-            "cache_salt": request.cache_salt,
-            "is_stream": request.is_stream,
-            "wants_usage": request.wants_usage,
-            "max_tokens": request.max_tokens,
-            "session": request.session,
-            "source": source,
-            "prompts": request.prompts,
-            "ignored": request.ignored,
-        }
-        if request.unread is not None:
-            return Prompt(tokens=NO_TOKENS, unread=f"body: {request.unread}", **facts)
-        text = request.text
-        if source != "chat" and text is None:
-            return Prompt(tokens=request.tokens, extra_keys=self._extra_keys(request), **facts)
-        model = self._model(identity)
-        if model is None:
-            return self._stand_in(request, facts, "no_tokenizer", _no_tokenizer(identity.base))
-        if not model.is_due():
-            return self._stand_in(request, facts, "disagrees", model.disagreement())
-        if model.is_bytes:
-            return self._as_bytes(request, facts, text, model)
-        return Prompt(
-            tokens=NO_TOKENS, needs_tokenizing=True, pending=Pending(request, model, facts), tokenizer=model, **facts
-        )
+        except (WireError, ValueError) as error:
+            raise self._refused(error) from None
+        return self._prompt(request)
+
+    async def read_beside(self, body: bytes, path: str = "") -> Prompt:  # noqa: ARG002
+        """The same, for bodies of megabytes: other requests go on meanwhile.
+
+        Raises:
+            HttpError: 400, as `read`.
+        """
+        try:
+            request = await asyncio.to_thread(read_request, body)
+        except (WireError, ValueError) as error:
+            raise self._refused(error) from None
+        return self._prompt(request)
 
     async def tokenize(self, prompt: Prompt) -> Prompt:
         """The same prompt with its token ids; where they cannot be had, with what stands for its text."""
@@ -130,6 +110,44 @@ class PromptReader:
         """End the processes that tokenize."""
         for model in self._models:
             await model.close()
+
+    def _refused(self, error: WireError | ValueError) -> HttpError:
+        self.counters.refused += 1
+        if isinstance(error, WireError):
+            return HttpError(400, "not_json", f"body: {error.reason} at byte {error.offset}")
+        return HttpError(400, "bad_request", f"body: {error}")
+
+    def _prompt(self, request: Request) -> Prompt:
+        source = request.source
+        self.counters.read[source] += 1
+        identity = self._identities.of(request.model, request.lora_name)
+        facts: dict[str, Any] = {
+            "model": identity.model,
+            "lora_name": identity.lora_name,
+            "cache_salt": request.cache_salt,
+            "is_stream": request.is_stream,
+            "wants_usage": request.wants_usage,
+            "max_tokens": request.max_tokens,
+            "session": request.session,
+            "source": source,
+            "prompts": request.prompts,
+            "ignored": request.ignored,
+        }
+        if request.unread is not None:
+            return Prompt(tokens=NO_TOKENS, unread=f"body: {request.unread}", **facts)
+        text = request.text
+        if source != "chat" and text is None:
+            return Prompt(tokens=request.tokens, extra_keys=self._extra_keys(request), **facts)
+        model = self._model(identity)
+        if model is None:
+            return self._stand_in(request, facts, "no_tokenizer", _no_tokenizer(identity.base))
+        if not model.is_due():
+            return self._stand_in(request, facts, "disagrees", model.disagreement())
+        if model.is_bytes:
+            return self._as_bytes(request, facts, text, model)
+        return Prompt(
+            tokens=NO_TOKENS, needs_tokenizing=True, pending=Pending(request, model, facts), tokenizer=model, **facts
+        )
 
     def _model(self, identity: Identity) -> Model | None:
         """The tokenizer of what was asked for by name, else of what is meant."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from starlette.types import ASGIApp
 
 from kvevents.routing import Decision
+from kvevents.server.access.access import Access, Asked
 from kvevents.server.errors import HttpError
 from kvevents.server.prompts import Prompt
 from kvevents.server.proxy.admission import Admission
@@ -15,6 +16,7 @@ from kvevents.server.proxy.bridge import ApplicationCall
 from kvevents.server.proxy.connection import Answer, ClientConnection
 from kvevents.server.proxy.counters import Counters
 from kvevents.server.proxy.deadlines import Deadlines
+from kvevents.server.proxy.direct import DirectAnswer
 from kvevents.server.proxy.exchange import Exchange
 from kvevents.server.proxy.heads import RequestHead, read_request_head
 from kvevents.server.proxy.pool import Pool
@@ -135,6 +137,8 @@ class Proxy:
             if self._name in head.hops:
                 self.counters.loops += 1
                 raise HttpError(508, "loop", "this request has passed this router before: one of its workers is itself")
+        elif self._is_direct(request):
+            self.service.access.admit_admin(asked_of(self.service.access, request, peer))
         if head.length is not None and head.length > self.settings.max_body_bytes:
             raise self._too_large()
 
@@ -160,10 +164,16 @@ class Proxy:
         """Whether a worker answers it."""
         return request.method == b"POST" and request.path in self._paths
 
+    def _is_direct(self, request: Request) -> bool:
+        """Whether the router answers it itself, and without the framework."""
+        return request.method == b"POST" and request.path in self.service.decisions.handlers
+
     def answer(self, client: ClientConnection, request: Request) -> Answer:
         """What answers a request."""
         if self.is_proxied(request):
             return Exchange(self, client, request)
+        if self._is_direct(request):
+            return DirectAnswer(self, client, request, self.service.decisions.handlers[request.path])
         assert self._app is not None, "uvicorn makes connections with its application"
         return ApplicationCall(self, client, request, self._app)
 
@@ -268,3 +278,12 @@ class Proxy:
         self.pool.expire()
         self.admit_waiting()
         self._expiry = self._loop.call_later(_EXPIRY_S, self._expire)
+
+
+def asked_of(access: Access, request: Request, peer: str) -> Asked:
+    """A request as access sees it."""
+    headers: dict[bytes, bytes] = {}
+    for given, value in request.headers:
+        name = given.lower()
+        headers[name] = headers[name] + (b"; " if name == b"cookie" else b",") + value if name in headers else value
+    return Asked(request.method.decode("ascii"), request.path, headers, access.peers.address(peer, headers))
