@@ -48,7 +48,8 @@ def test_workers_join_and_leave_over_http() -> None:
             decision = await post(url, "/route", {"token_ids": PROMPT})
             assert (decision["worker"], decision["usable"]) == (first.id, 0)
             await post(url, "/workers", {"url": late.url, "id": "late"}, status=201)
-            assert (await post(url, "/route", {"token_ids": PROMPT}))["usable"] == 0  # it starts anew
+            scores = (await post(url, "/route", {"token_ids": PROMPT}))["scores"]
+            assert {score["worker"]: score["usable"] for score in scores}["late"] == 0  # it starts anew
 
     run(test)
 

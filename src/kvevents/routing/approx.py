@@ -90,9 +90,16 @@ class LearnedIndex:
         return {who: depth for (who, _), depth in zip(holders, depths, strict=True) if depth}
 
     def forget(self, worker: str) -> None:
-        """Forget a worker: it left, or what answers there now is another engine."""
+        """Forget what a worker holds: what answers there now may be another engine."""
+        for who, number in list(self._holders.items()):
+            if who[0] == worker:
+                self._core.forget(number)
+
+    def remove(self, worker: str) -> None:
+        """Forget a worker that left."""
+        self.forget(worker)
         for who in [who for who in list(self._holders) if who[0] == worker]:
-            self._core.forget(self._holders.pop(who))
+            del self._holders[who]
 
     def held(self, worker: str, dp_rank: int) -> int:
         """Blocks that a rank of a worker is believed to hold."""
@@ -125,7 +132,7 @@ class LearnedIndex:
         return self._core.chain(tokens, lora_name, lora_id, cache_salt, extra, approximate)
 
     def holder(self, worker: str, dp_rank: int) -> int:
-        """The number that stands for a rank of a worker until it is forgotten."""
+        """The number that stands for a rank of a worker until it is removed."""
         number = self._holders.get((worker, dp_rank))
         return self._holders.setdefault((worker, dp_rank), next(self._numbers)) if number is None else number
 

@@ -37,7 +37,9 @@ class Chooser:
             Sessions(ttl_s=settings.session_ttl_s, limit=settings.max_sessions) if settings.session_affinity else None
         )
 
-    def choose(self, ranked: Sequence[Score], *, prompt_tokens: int, session: str | None, now: float) -> Choice:
+    def choose(
+        self, ranked: Sequence[Score], *, prompt_tokens: int, session: str | None, now: float, dry_run: bool
+    ) -> Choice:
         """Choose one of the candidates, which come by rising cost, and keep the session there.
 
         Args:
@@ -45,6 +47,7 @@ class Chooser:
             prompt_tokens: length of the prompt.
             session: what ties requests together; None where nothing does.
             now: the router's clock, in seconds.
+            dry_run: leave the session where it is.
         """
         if session is None or self._sessions is None:
             return self._draw(ranked, prompt_tokens, "none")
@@ -52,6 +55,8 @@ class Chooser:
         choice = self._return(ranked, before)
         if choice is None:
             choice = self._draw(ranked, prompt_tokens, "new" if before is None else "moved")
+        if dry_run:
+            return choice
         chosen = ranked[choice.place]
         self._sessions.keep(session, (chosen.worker, chosen.dp_rank), now)
         return choice

@@ -31,12 +31,10 @@ class Registry:
 
     Args:
         learned: what was sent where; assign another one with `learn_anew`.
-        trust: what a match is worth while its source is not live, until something else is said.
     """
 
-    def __init__(self, learned: LearnedIndex, *, trust: float) -> None:
+    def __init__(self, learned: LearnedIndex) -> None:
         self.learned = learned
-        self.trust = trust
         self._workers: dict[str, _Worker] = {}
 
     def learn_anew(self, learned: LearnedIndex) -> None:
@@ -66,11 +64,11 @@ class Registry:
     def _rank(self, worker: str, dp_rank: int, recent: float, events: bool) -> Candidate:
         holder = self.learned.holder(worker, dp_rank)
         load, source = Load(recent=recent), LIVE if events else None
-        return Candidate(worker, dp_rank, holder=holder, load=load, source=source, trust=self.trust)
+        return Candidate(worker, dp_rank, holder=holder, load=load, source=source)
 
     def remove(self, worker: str) -> bool:
         """Forget a worker. False when it was not there."""
-        self.learned.forget(worker)
+        self.learned.remove(worker)
         return self._workers.pop(worker, None) is not None
 
     def set_up(self, worker: str, up: bool) -> None:
@@ -82,7 +80,6 @@ class Registry:
         known.up = up
         self.learned.forget(worker)  # what comes back may be another engine
         for rank in known.ranks:
-            rank.holder = self.learned.holder(worker, rank.dp_rank)
             rank.load.reported = None
             if up:  # back with the others' mean: what it missed is not owed to it
                 rank.load.recent = recent

@@ -37,6 +37,7 @@ class _Request(NamedTuple):
     approximate: bool
     session: str | None
     output_tokens: int | None
+    dry_run: bool
 
 
 class Router:
@@ -73,7 +74,7 @@ class Router:
         self._clock = clock
         self._lock = threading.Lock()
         self._index = index
-        self._registry = Registry(self._learned_anew(index.block_size), trust=settings.trust)
+        self._registry = Registry(self._learned_anew(index.block_size))
         self._books = Books(memory_tokens=settings.memory_tokens, request_tokens=settings.request_tokens)
         self._scorer = Scorer(settings)
         self._chooser = Chooser(settings)
@@ -144,13 +145,15 @@ class Router:
                 rank.source = state
 
     def set_trust(self, worker: str, trust: float | None) -> None:
-        """Say what a worker's matches are worth while its source is not live, 0 to 1; None is as the settings say.
+        """Say what share of what is believed of a worker it was found to hold; counts while its source is not live.
 
-        Unknown workers are ignored: they may just have left.
+        Args:
+            worker: its id; unknown ones are ignored, they may just have left.
+            trust: 0 to 1; None where it was not measured: then its matches count as the settings say.
         """
         with self._lock:
             for rank in self._registry.ranks(worker, None):
-                rank.trust = self.settings.trust if trust is None else trust
+                rank.trust = trust
 
     def remove_worker(self, worker: str) -> bool:
         """Forget a worker; its open requests count no more. False when it was not registered."""
@@ -218,6 +221,7 @@ class Router:
         session: str | None = None,
         output_tokens: int | None = None,
         approximate: bool = False,
+        dry_run: bool = False,
     ) -> Decision:
         """Choose a worker for a prompt and open a request on it.
 
@@ -232,6 +236,7 @@ class Router:
             output_tokens: the answer's length at most, where that is known.
             approximate: the ids only stand for token ids (the prompt could not be tokenised): nothing is asked of the
                 index, and what was sent where is judged among such prompts alone.
+            dry_run: only ask: nothing is opened, no turn is taken, nothing is learned, and the decision's id is 0.
 
         Returns:
             The decision; in a fleet with roles that of the worker that decodes, with `prefill` for the other.
@@ -251,7 +256,7 @@ class Router:
         with self._lock:
             if learned is not self.learned:  # replaced just now, by one of another block size
                 chain = self.learned.chain(tokens, lora_name, lora_id, cache_salt, extra_keys, approximate=approximate)
-            request = _Request(found, chain, len(tokens), approximate, session, output_tokens)
+            request = _Request(found, chain, len(tokens), approximate, session, output_tokens, dry_run)
             groups, excluded = self._registry.candidates(exclude)
             if "prefill" in groups and "decode" in groups:
                 prefill = self._choose(request, groups["prefill"], excluded, "prefill")
@@ -319,6 +324,7 @@ class Router:
             prompt_tokens=request.prompt_tokens,
             session=None if role == "prefill" else request.session,
             now=now,
+            dry_run=request.dry_run,
         )
         chosen, candidate = ranked[choice.place]
         scores.insert(0, scores.pop(choice.place))
@@ -336,7 +342,7 @@ class Router:
             prompt_tokens=prompt_tokens,
             cached_tokens=cached(computing.usable, prompt_tokens, block_size),
             best_cached_tokens=cached(most, prompt_tokens, block_size),
-            id=self._place(request, chosen, candidate, now, role),
+            id=0 if request.dry_run else self._place(request, chosen, candidate, now, role),
             block_size=block_size,
             approximate=request.approximate,
             weights=policy.weights,

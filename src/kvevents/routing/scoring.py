@@ -58,18 +58,19 @@ class Candidate:
         holder: what stands for it in the learned index.
         load: what it has to do.
         source: state of its event source; None where it has none.
-        trust: what a match is worth while the source is not live.
+        trust: what anything that is believed of it was found to be worth while its source is not live; None where that
+            was not measured.
     """
 
     __slots__ = ("dp_rank", "holder", "load", "source", "trust", "worker")
 
-    def __init__(self, worker: str, dp_rank: int, *, holder: int, load: Load, source: str | None, trust: float) -> None:
+    def __init__(self, worker: str, dp_rank: int, *, holder: int, load: Load, source: str | None) -> None:
         self.worker = worker
         self.dp_rank = dp_rank
         self.holder = holder
         self.load = load
         self.source = source
-        self.trust = trust
+        self.trust: float | None = None
 
 
 class Scorer:
@@ -80,6 +81,7 @@ class Scorer:
     """
 
     def __init__(self, settings: RoutingSettings) -> None:
+        self._trust = settings.trust
         self._half_life_s = settings.reported_half_life_s
         self._weights = tuple(settings.weights.items())
         self._fastest, self._fastest_weight = self._weights[0]
@@ -133,10 +135,11 @@ class Scorer:
                 pending = max(0, sent - usable)
                 saved += pending
             else:
-                saved *= candidate.trust if by_events else 0.0
+                trust = candidate.trust if state != LIVE else None
+                saved *= (self._trust if trust is None else 1.0) if by_events else 0.0
                 is_told = saved > sent
                 usable = indexed if is_told else sent
-                saved = max(saved, sent)
+                saved = max(saved, sent) * (1.0 if trust is None else trust)
             queued, decode = float(load.queued), float(load.decode)
             if load.reported is not None:
                 queued, decode = self._with_others(load.reported, queued, decode, now)

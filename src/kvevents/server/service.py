@@ -14,6 +14,7 @@ from kvevents.server.metrics import Metrics
 from kvevents.server.prompts import PromptReader
 from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.telemetry.telemetry import Telemetry
+from kvevents.server.truth import Truth
 from kvevents.transport import Subscriber, discover
 
 
@@ -37,6 +38,8 @@ class Service:
         self.access = Access(settings)
         self.fleet = Fleet(settings, discover=discover, subscribe=subscribe)
         self.ledger = Ledger()
+        self.truth = Truth(self.fleet, self.fleet.router)
+        self.ledger.observers.append(self.truth)
         self.telemetry = Telemetry(settings.telemetry)
         self.metrics = Metrics(self)
         self.prompts = PromptReader(
