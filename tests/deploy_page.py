@@ -8,6 +8,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text()
 SIMULATED = (
     "engine: simulated",
     "router: engines that name their sockets",
+    "check: the settings",
     "router: from a file",
     "check: the same prompt twice",
     "check: what the router thinks",

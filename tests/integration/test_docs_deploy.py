@@ -126,6 +126,7 @@ def test_an_engine_whose_sockets_are_given_works_from_the_file(tmp_path: Path) -
     (tmp_path / "serve.toml").write_text(f"{worker}\n[listen]\nport = {shell.ports['8080']}\n")
     engine = command("engine: simulated").replace("30000", "8000") + " --cache block_pool --page-size 16"
     engine = engine.replace("\n --cache", " --cache")
+    assert shell.run(command("check: the settings"))
     with shell.running(engine), shell.running(command("router: from a file")) as router:
         until = time.monotonic() + DEADLINE_S
         while not is_live(router["url"]):

@@ -1,6 +1,7 @@
 """The manifests for Kubernetes: valid, and about each other and our commands what they say."""
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from deployments import (
+    DEPLOY,
     FOLDERS,
     KUBERNETES,
     TOKENS,
@@ -20,6 +22,7 @@ from deployments import (
     of_kind,
     workloads,
 )
+from kvevents.cli import main
 from kvevents.errors import ConfigError
 from kvevents.server.configuration import Settings
 from kvevents.server.configuration.load import SECRETS, load_settings
@@ -165,6 +168,18 @@ def test_the_routers_command_is_one_and_its_file_is_mounted() -> None:
     (generator,) = kustomization("router")["configMapGenerator"]
     (config,) = [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume]
     assert (generator["name"], generator["files"]) == (config, ["serve.toml"])
+
+
+@pytest.mark.parametrize("file", ["kubernetes/router/serve.toml", "systemd/serve.toml"])
+def test_the_routers_own_check_finds_nothing(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in TOKENS.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", "--config", str(DEPLOY / file), "--check", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["ok"] is True
+    assert len(plan["workers"]) == 3
 
 
 def test_the_routers_file_is_one_and_needs_tokens() -> None:
