@@ -1,93 +1,15 @@
 """The commands of docs/deploy.md, run from the first to the hit, with a simulated engine."""
 
-import contextlib
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from deploy_page import blocks, command
+from page_shell import Shell, wait_until_live
 
 pytestmark = pytest.mark.integration
-
-BIN = Path(sys.executable).parent
-DEADLINE_S = 30.0
-
-
-def free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-class Shell:
-    """Runs blocks in a folder, with free ports in place of the page's.
-
-    Args:
-        folder: where.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.ports = dict(zip(("30000", "8000", "5557", "5558", "8080"), free_ports(5), strict=True))
-        self._environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-
-    def filled(self, block: str) -> str:
-        """A block with other ports."""
-        for page, free in self.ports.items():
-            block = block.replace(f":{page}", f":{free}").replace(f"--port {page}", f"--port {free}")
-        return block
-
-    def run(self, block: str) -> str:
-        """What a block prints."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", self.filled(block)],
-            cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    @contextlib.contextmanager
-    def running(self, block: str) -> Iterator[Mapping[str, str]]:
-        """A block that goes on, and the line of JSON that it says first."""
-        process = subprocess.Popen(
-            ["bash", "-euc", self.filled(block)],
-            cwd=self._folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.stdout.close()
-            process.wait(DEADLINE_S)
-
-
-def is_live(url: str) -> bool:
-    with urllib.request.urlopen(f"{url}/workers") as answer:
-        workers = json.load(answer)["workers"]
-    return all(source["state"] == "live" for worker in workers for source in worker["sources"])
 
 
 def figures(said: str) -> dict[str, int]:
@@ -101,10 +23,7 @@ def test_from_zero_to_the_first_hit(tmp_path: Path) -> None:
         shell.running(command("engine: simulated")),
         shell.running(command("router: engines that name their sockets")) as router,
     ):
-        until = time.monotonic() + DEADLINE_S
-        while not is_live(router["url"]):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until_live(router["url"])
         first, _, second = shell.run(
             command("check: the same prompt twice").replace("sleep 1", "sleep 1; echo ---")
         ).partition("---\n")
@@ -128,10 +47,7 @@ def test_an_engine_whose_sockets_are_given_works_from_the_file(tmp_path: Path) -
     engine = engine.replace("\n --cache", " --cache")
     assert shell.run(command("check: the settings"))
     with shell.running(engine), shell.running(command("router: from a file")) as router:
-        until = time.monotonic() + DEADLINE_S
-        while not is_live(router["url"]):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until_live(router["url"])
         said = shell.run(command("check: the same prompt twice"))
         assert "x-kvevents-expected-cached-tokens: 496" in said
 

@@ -1,9 +1,12 @@
 """Spans as a collector gets them."""
 
+import subprocess
+import sys
 import time
 
 import pytest
 
+from kvevents.errors import ConfigError
 from kvevents.index import PrefixIndex
 from kvevents.routing import Decision, Router
 from kvevents.server.telemetry import NO_TRACE, Telemetry, TelemetrySettings
@@ -158,3 +161,15 @@ def test_without_an_endpoint_nobody_listens() -> None:
     telemetry = Telemetry(TelemetrySettings())
     assert telemetry.request(PATH, [traceparent()], request_id="r") is NO_TRACE
     telemetry.close()
+
+
+def test_a_router_without_traces_loads_nothing_of_opentelemetry() -> None:
+    code = "import sys, kvevents.server.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_traces_without_the_extra_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kvevents.server.telemetry.spans", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
+    with pytest.raises(ConfigError, match=r"pip install 'kvevents\[otel\]'"):
+        Telemetry(TelemetrySettings(otlp_endpoint="http://127.0.0.1:4318"))
