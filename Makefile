@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-DEBIAN := nats-server
+DEBIAN := nats-server chromium
 PARALLEL := --numprocesses auto --dist worksteal
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 

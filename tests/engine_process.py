@@ -46,10 +46,10 @@ class EngineProcess:
 
 
 @contextlib.contextmanager
-def running_engine(*options: str) -> Iterator[EngineProcess]:
+def running_engine(*options: str, port: int = 0) -> Iterator[EngineProcess]:
     """Start an engine, wait until it listens, and make sure that it is gone afterwards."""
     with subprocess.Popen(
-        [*COMMAND, "--port", "0", *options],
+        [*COMMAND, "--port", str(port), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

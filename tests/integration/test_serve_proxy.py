@@ -129,7 +129,14 @@ def test_a_client_that_leaves_takes_its_request_with_it(has_begun: bool) -> None
 
             await until(is_in_the_books)
             (rank,) = (await get(url, "/stats"))["workers"][0]["ranks"]
-            assert rank == {"dp_rank": 0, "requests": 0, "queued_tokens": 0, "decode_tokens": 0, "blocks": {}}
+            assert rank == {
+                "dp_rank": 0,
+                "requests": 0,
+                "queued_tokens": 0,
+                "decode_tokens": 0,
+                "reported": None,
+                "blocks": {},
+            }
 
     run(test)
 

@@ -83,7 +83,7 @@ def test_the_stream_begins_with_all_and_goes_on_with_what_changes() -> None:
                 shown = (await page.until("decisions")).data
             (decision,) = shown["shown"]
             assert (decision["outcome"], decision["reported_cached_tokens"]) == ("ok", 128)
-            assert len(decision["explanation"]["scores"]) == 2
+            assert len(decision["explanation"]["candidates"]) == 2
             sources[0].say(State.LIVE)
             while page.stats["workers"][0]["state"] != "live":
                 await page.until("change")

@@ -25,6 +25,7 @@ class HttpServer(uvicorn.Server):
         app: what answers.
         drain_s: seconds that open requests have to end after a signal.
         on_started: called once it listens.
+        on_stopping: called at the first signal: what never ends by itself is to be ended.
         protocol: makes a connection, called as uvicorn calls its own.
     """
 
@@ -34,6 +35,7 @@ class HttpServer(uvicorn.Server):
         *,
         drain_s: int,
         on_started: Callable[[], None],
+        on_stopping: Callable[[], None] = lambda: None,
         protocol: Callable[..., asyncio.Protocol] | None = None,
     ) -> None:
         super().__init__(
@@ -50,6 +52,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        self._on_stopping = on_stopping
         self._unheard: OSError | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -85,6 +88,7 @@ class HttpServer(uvicorn.Server):
     def _stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._on_stopping()
 
 
 def listen(host: str, port: int) -> socket.socket:

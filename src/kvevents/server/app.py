@@ -60,4 +60,5 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.watch = watch
     return app

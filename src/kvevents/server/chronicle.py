@@ -22,7 +22,8 @@ class Entry(msgspec.Struct, frozen=True):
         at: when it was noticed, unix seconds.
         worker: the worker's id.
         dp_rank: the rank; None where it is about the worker, or the engine does not say.
-        kind: `state` for a change of state; otherwise the counter that grew.
+        kind: `state` for a change of a source's state; `joined`, `up`, `down`, `left` of a worker; otherwise the
+            counter of the source that grew.
         count: how often since the entry before.
         before: state before, for a change of state.
         after: state after.
@@ -84,17 +85,8 @@ class Chronicle:
             before = self._workers.get(worker)
             if before is None:
                 yield self._entry(worker, None, "joined", 1, reason=reason)
-            if before is not up and not (before is None and up):
-                states = ("down", "up")
-                yield self._entry(
-                    worker,
-                    None,
-                    "up" if up else "down",
-                    1,
-                    before=states[bool(before)],
-                    after=states[up],
-                    reason=reason,
-                )
+            elif before is not up:
+                yield self._entry(worker, None, "up" if up else "down", 1, reason=reason)
         for worker in self._workers.keys() - workers.keys():
             yield self._entry(worker, None, "left", 1)
         self._workers = {worker: up for worker, (up, _) in workers.items()}
@@ -106,10 +98,12 @@ class Chronicle:
             moves = state.counters.transitions
             self._sources[key] = counts | moves
             before = known.get(key, {})
-            if any(before.get(name, 0) > count for name, count in counts.items()):
+            if any(before.get(name, 0) > count for name, count in self._sources[key].items()):
                 before = {}  # it was taken out and put in again: its counters began anew
-            grown = {name: count - before.get(name, 0) for name, count in self._sources[key].items()}
-            for name, count in grown.items():
+            grown = [(name, count - before.get(name, 0)) for name, count in self._sources[key].items()]
+            # What led to where it is now comes last, whatever was counted first.
+            grown.sort(key=lambda one: (one[0] not in moves, one[0].endswith(f">{state.state}:{state.code}")))
+            for name, count in grown:
                 if count > 0 and name in moves:
                     path, _, code = name.partition(":")
                     origin, _, target = path.partition(">")

@@ -13,6 +13,7 @@ from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import WorkerSettings
 from kvevents.server.control import Control, SetPolicy
 from kvevents.server.openapi import OBJECT, Answer, Operation, Query, Schema, document
+from kvevents.server.prefixes import BOUNDS as PREFIX_BOUNDS
 from kvevents.server.service import Service
 from kvevents.server.watch import Watch
 
@@ -171,7 +172,23 @@ def _of_the_page(service: Service, watch: Watch) -> list[Operation]:
     token: Schema = {"type": "object", "properties": {"token": _TEXT}, "required": ["token"]}
     session = {204: Answer("The session is in a cookie.", None), 303: Answer("To the page.", None)}
     told: dict[str, dict[str, Any]] = {
-        "/stats": {"answers": {200: Answer("The figures.", OBJECT)}},
+        "/stats": {
+            "answers": {200: Answer("The figures.", OBJECT)},
+            "query": [Query("history", {"enum": ["0", "1"]}, "With how the figures went, and what happened.")],
+        },
+        "/prefixes": {
+            "answers": {200: Answer("The tree of prompts from there down.", OBJECT)},
+            "errors": (400, 404),
+            "query": [
+                Query("at", _TEXT, "The id of a stretch in an answer before; without it, from above all."),
+                *(
+                    Query(name, {"type": "integer", "minimum": least, "maximum": most}, f"{text}; usually {usual}.")
+                    for (name, (least, most, usual)), text in zip(
+                        PREFIX_BOUNDS.items(), ("Levels to tell", "Stretches to tell at most"), strict=True
+                    )
+                ),
+            ],
+        },
         "/stream": {"answers": {200: Answer("Server-sent events.", _TEXT, "text/event-stream")}, "errors": (503,)},
         "/": {"answers": {200: Answer("The page.", _TEXT, _HTML), 401: Answer("Its login.", _TEXT, _HTML)}},
         "/dashboard/{name:path}": {

@@ -118,9 +118,9 @@ class History:
         return rows[::-1]
 
     def document(self) -> dict[str, Any]:
-        """Both rings, without what is not over yet."""
+        """Both rings, without the second that is not over yet; the last long bucket holds what is over of it."""
         fine = self.rows_since(-math.inf)
-        coarse = [bucket.row() for bucket in list(self._coarse)[:-1]]
+        coarse = [bucket.row() for bucket in self._coarse]
         return {
             "columns": COLUMNS,
             "fine": {"step_s": 1, "rows": fine},

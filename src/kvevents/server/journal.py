@@ -106,23 +106,16 @@ class Journal:
             self._changed[shown.id] = shown
 
     def _show(self, decision: Decision, source: str | None, now: float) -> None:
-        explanation = explain(decision)
-        scores = explanation["scores"]
+        explanation = decision.explain()
+        candidates = explanation["candidates"]
         shown = Shown(
             id=decision.id,
             at=now,
             source=source,
-            explanation={**explanation, "scores": scores[:MOST_CANDIDATES]},
-            candidates_left_out=max(0, len(scores) - MOST_CANDIDATES),
+            explanation={**explanation, "candidates": candidates[:MOST_CANDIDATES]},
+            candidates_left_out=max(0, len(candidates) - MOST_CANDIDATES),
         )
         self._shown[shown.id] = self._changed[shown.id] = shown
         if len(self._shown) > self._kept:
             _, oldest = self._shown.popitem(last=False)
             self._changed.pop(oldest.id, None)
-
-
-def explain(decision: Decision) -> dict[str, Any]:
-    """A decision as JSON-ready values."""
-    explanation: dict[str, Any] = msgspec.to_builtins(decision)
-    del explanation["id"]
-    return explanation

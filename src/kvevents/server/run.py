@@ -29,6 +29,7 @@ def run_router(settings: Settings, *, announce: Callable[[dict[str, object]], No
             app,
             drain_s=math.ceil(settings.listen.drain_s),
             on_started=lambda: announce({"url": url_of(listener)}),
+            on_stopping=app.state.watch.close,
             protocol=app.state.service.proxy.connect,
         )
         uvloop.run(server.serve(sockets=[listener]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 from kvevents.routing import Router
@@ -9,8 +10,10 @@ from kvevents.server.access.access import Access
 from kvevents.server.configuration import Settings
 from kvevents.server.decisions import Decisions
 from kvevents.server.fleet import Discover, Fleet, Subscribe
+from kvevents.server.history import History
 from kvevents.server.ledger import Ledger
 from kvevents.server.metrics import Metrics
+from kvevents.server.prefixes import Prefixes
 from kvevents.server.prompts import PromptReader
 from kvevents.server.proxy.proxy import Proxy
 from kvevents.server.telemetry.telemetry import Telemetry
@@ -40,6 +43,8 @@ class Service:
         self.ledger = Ledger()
         self.truth = Truth(self.fleet, self.fleet.router)
         self.ledger.observers.append(self.truth)
+        self.history = History(settings.dashboard, time.time)
+        self.prefixes = Prefixes(settings.dashboard, self.fleet, self.history)
         self.telemetry = Telemetry(settings.telemetry)
         self.metrics = Metrics(self)
         self.prompts = PromptReader(

@@ -16,6 +16,8 @@ from kvevents.transport import SourceCounters, SourceState, State
 
 DOWN = "down"
 """State of a worker that takes no requests."""
+DRAINING = "draining"
+"""State of a worker that gets no more requests and finishes those it has."""
 BLIND = "blind"
 """State of a worker that takes requests and whose events are not received."""
 
@@ -51,6 +53,9 @@ class Statistics:
             "events": event_figures(index, states),
             "workers": self._workers(service.fleet.workers, index),
             "index": index,
+            "proxy": {**msgspec.structs.asdict(service.proxy.counters), **service.proxy.gauges()},
+            "fleet": service.fleet.counters,
+            "login_required": service.settings.security.admin_token is not None,
         }
 
     def workers(self) -> list[dict[str, Any]]:
@@ -79,6 +84,7 @@ class Statistics:
             "up": worker.up,
             "reason": worker.reason,
             **overall(worker, states.values()),
+            "role": worker.role,
             "models": sorted(worker.models),
             "blocks": add_up(held.values()),
             "ranks": [
@@ -87,6 +93,7 @@ class Statistics:
                     "requests": load.requests,
                     "queued_tokens": load.queued,
                     "decode_tokens": load.decode,
+                    "reported": None if (said := worker.reported.get(rank)) is None else said._asdict(),
                     "blocks": held.get(rank, {}),
                 }
                 for rank, load in loads.items()
@@ -106,9 +113,11 @@ class Statistics:
 
 
 def overall(worker: Worker, states: Iterable[SourceState]) -> dict[str, Any]:
-    """State, reason and since when of a worker: down, blind, or that of its worst source."""
+    """State, reason and since when of a worker: down, draining, blind, or that of its worst source."""
     if not worker.up:
         return {"state": DOWN, "state_reason": worker.reason, "since": None}
+    if worker.is_draining:
+        return {"state": DRAINING, "state_reason": "it leaves once its requests have ended", "since": None}
     worst = min(states, key=lambda state: _WORST_FIRST.index(state.state), default=None)
     if worst is None:
         return {"state": BLIND, "state_reason": worker.events, "since": None}
@@ -123,13 +132,15 @@ def totals(policies: Iterable[PolicyCounts]) -> dict[str, Any]:
 
 
 def hit_rates(sums: Mapping[str, int]) -> dict[str, float | None]:
-    """Shares of prompt tokens: expected cached by the router, reported by engines."""
+    """Shares of prompt tokens that are summed: expected by the router, reported by engines, and at best."""
     return {
         f"{name}_hit_rate": ratio(sums.get(cached, 0), sums.get(tokens, 0))
         for name, cached, tokens in (
             ("expected", "expected_cached_tokens", "prompt_tokens"),
             ("reported", "reported_cached_tokens", "reported_prompt_tokens"),
+            ("all_knowing", "all_knowing_cached_tokens", "prompt_tokens"),
         )
+        if cached in sums
     }
 
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from kvevents.server.chronicle import Chronicle
 from kvevents.server.dashboard.page import ROUTES
-from kvevents.server.history import History
+from kvevents.server.history import SUMS
 from kvevents.server.journal import Journal
 from kvevents.server.live import Live
 from kvevents.server.service import Service
@@ -39,7 +39,7 @@ class Watch:
         self._service = service
         self._settings = settings
         self._statistics = Statistics(service)
-        self._history = History(settings, time.time)
+        self._history = service.history
         self._journal = Journal(settings, self._history)
         self._chronicle = Chronicle(settings)
         self._live = Live(settings, self._snapshot)
@@ -51,7 +51,12 @@ class Watch:
     @property
     def routes(self) -> list[Route]:
         """What it serves."""
-        return [Route("/stats", self.stats), Route("/stream", _Asgi(self.stream)), *ROUTES]
+        return [
+            Route("/stats", self.stats),
+            Route("/stream", _Asgi(self.stream)),
+            Route("/prefixes", self._service.prefixes.prefixes),
+            *ROUTES,
+        ]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -87,11 +92,12 @@ class Watch:
             **self._statistics.document(),
             "recent": {
                 "seconds": RECENT_S,
-                **recent,
+                **{name: recent[name] for name in SUMS},
                 **hit_rates(recent),
                 **{f"latency_p{percent}_s": latencies.percentile(percent / 100) for percent in (50, 95, 99)},
             },
             "decisions_taken": self._journal.taken,
+            "prefixes": self._service.prefixes.figures(),
             "stream": self._live.counters,
         }
 

@@ -20,6 +20,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
         stream_frames: messages that wait for a slow reader; with one more they are dropped, and it starts anew.
         stream_stall_s: seconds after which a reader that takes nothing is let go.
         heartbeat_s: seconds of silence after which the stream says that it is alive.
+        trails: answered prompts by which the hits of shared prefixes are counted.
         known_blocks: blocks of prompts that the all-knowing cache remembers; the oldest are forgotten.
     """
 
@@ -34,6 +35,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream_frames: int = 64
     stream_stall_s: float = 30.0
     heartbeat_s: float = 15.0
+    trails: int = 4096
     known_blocks: int = 1_000_000
 
     def __post_init__(self) -> None:

@@ -153,6 +153,8 @@ class Exchange:
 
     def on_finished(self, status: int, *, keep_alive: bool) -> None:
         self._attempt = None
+        if status == 200:
+            self._proxy.service.prefixes.answered(self._prompt)
         self._end(status)
         self._client.answered(keep_alive=keep_alive)
 
