@@ -9,7 +9,7 @@ import pytest
 
 from engine_process import running_engine
 from kvevents.diff import DiffReport
-from kvevents.transport.http_get import Address
+from kvevents.transport.http_fetch import Address
 from router_process import running_router
 
 EVENTS = '{"endpoint": "tcp://127.0.0.1:*", "replay_endpoint": "tcp://127.0.0.1:*"}'

@@ -118,7 +118,7 @@ def test_the_command_compares_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     index.apply("worker-1", batch(CHAIN), seq=0)
     saved.write_bytes(index.snapshot())
     assert cli.main(["diff", str(saved), str(captures)]) == cli.USAGE
-    assert "knows no worker w, but worker-1" in capsys.readouterr().err
+    assert "knows no worker w (it knows worker-1)" in capsys.readouterr().err
     assert cli.main(["diff", str(saved), str(captures), "--worker", "worker-1"]) == cli.DONE
     assert capsys.readouterr().out.rstrip().endswith("equal")
     index.apply("worker-1", batch(BELOW), seq=0)

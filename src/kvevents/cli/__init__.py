@@ -25,6 +25,7 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "demo": "Replay a real trace through a fleet, round robin and KV-aware.",
     "diff": "Compare what an index believes with what an engine holds.",
+    "doctor": "Find out why an engine's prompts are not found cached.",
     "engine": "Serve a simulated engine over HTTP.",
     "keys": "Make keys, so that only those who are listed can read events.",
     "lint": "Check a stream of events: a capture, or a running engine.",

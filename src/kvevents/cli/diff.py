@@ -22,7 +22,7 @@ from kvevents.diff import (
 )
 from kvevents.errors import ConfigError
 from kvevents.transport import CaptureReader, ConsumerKeys
-from kvevents.transport.http_get import Address
+from kvevents.transport.http_fetch import Address
 
 _PAUSE_S = 0.1
 
@@ -66,7 +66,7 @@ def diff(
     if report.unknown_workers:
         known = ", ".join(sorted({name for name, _ in _index(index)})) or "none"
         raise ConfigError(
-            f"{index}: knows no worker {', '.join(report.unknown_workers)}, but {known}: name the engine with --worker"
+            f"{index}: knows no worker {', '.join(report.unknown_workers)} (it knows {known}): name the engine with --worker"
         )
     if json:
         print_json(report)

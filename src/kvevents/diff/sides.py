@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -12,7 +13,7 @@ from kvevents.errors import ConfigError, TransportError, WireError
 from kvevents.events import BlockHash, BlockStored
 from kvevents.index import PrefixIndex
 from kvevents.transport import CaptureReader, ConsumerKeys, State, Subscriber, discover
-from kvevents.transport.http_get import NotFoundError, get
+from kvevents.transport.http_fetch import StatusError, fetch
 
 Side: TypeAlias = dict[tuple[str, int], RankBlocks]
 """By worker and rank; a rank that nobody names is 0."""
@@ -44,7 +45,7 @@ def read_index(where: str, *, token: str | None = None, timeout_s: float = 30.0)
     """
     if where.startswith(("http://", "https://")):
         url = f"{where.rstrip('/')}/snapshot"
-        data = get(url, token=token, timeout_s=timeout_s, max_bytes=_MOST_SNAPSHOT_BYTES)
+        data = fetch(url, token=token, timeout_s=timeout_s, max_bytes=_MOST_SNAPSHOT_BYTES)
     else:
         try:
             data = Path(where).read_bytes()
@@ -112,8 +113,10 @@ def engine_side(
         TransportError: it cannot be reached, or its events could not be had completely.
     """
     try:
-        body = get(f"{url.rstrip('/')}/holdings", token=api_key, timeout_s=timeout_s)
-    except NotFoundError:
+        body = fetch(f"{url.rstrip('/')}/holdings", token=api_key, timeout_s=timeout_s)
+    except StatusError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
         return _followed_side(url, worker=worker, api_key=api_key, keys=keys, timeout_s=timeout_s)
     try:
         holdings = msgspec.json.decode(body, type=_Holdings)

@@ -104,6 +104,7 @@ class Statistics:
                     "dp_rank": source.dp_rank,
                     "endpoint": source.endpoint,
                     "replay_endpoint": source.replay_endpoint,
+                    "topic": source.topic,
                     "block_size": source.block_size,
                     **msgspec.structs.asdict(states[source.dp_rank]),
                 }

@@ -7,7 +7,7 @@ import msgspec
 from kvevents.errors import ConfigError, TransportError
 from kvevents.index import GroupSpec
 from kvevents.transport.endpoints import Endpoint
-from kvevents.transport.http_get import Address, get
+from kvevents.transport.http_fetch import Address, fetch
 from kvevents.transport.security import ConsumerKeys
 from kvevents.transport.source import Residency, Source, rank_sources
 
@@ -107,7 +107,7 @@ def _endpoints(events: _KvEvents, worker_host: str) -> tuple[str, str | None]:
 
 
 def _ask(worker: Address, api_key: str | None, timeout_s: float) -> bytes:
-    return get(f"{worker}{_PATH}", token=api_key, timeout_s=timeout_s)
+    return fetch(f"{worker}{_PATH}", token=api_key, timeout_s=timeout_s)
 
 
 def _read(worker: Address, body: bytes) -> _KvEvents:

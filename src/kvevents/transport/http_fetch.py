@@ -1,4 +1,4 @@
-"""One GET of an engine or a router, under limits of time and size."""
+"""One exchange with an engine or a router, under limits of time and size."""
 
 import contextlib
 import http.client
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from kvevents.errors import ConfigError, TransportError
 
 MAX_ANSWER_BYTES = 1 << 20
+_SHOWN_BYTES = 2_000
 
 _STATUS_HINTS = {
     401: "it wants an API key or token",
@@ -19,8 +20,18 @@ _STATUS_HINTS = {
 }
 
 
-class NotFoundError(TransportError):
-    """The other side answers, and has no such path."""
+class StatusError(TransportError):
+    """The other side answers, with a status other than 200.
+
+    Attributes:
+        status: the status.
+        body: the beginning of what came with it.
+    """
+
+    def __init__(self, message: str, *, status: int, body: bytes) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
 
 
 class Address(NamedTuple):
@@ -64,24 +75,34 @@ class Address(NamedTuple):
         return f"{self.scheme}://{self.address}{self.path}"
 
 
-def get(url: str, *, token: str | None = None, timeout_s: float = 5.0, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+def fetch(
+    url: str,
+    *,
+    body: bytes | None = None,
+    token: str | None = None,
+    timeout_s: float = 5.0,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> bytes:
     """The body of an answer with status 200. No redirect is followed and no proxy used.
 
     Args:
         url: the whole URL.
+        body: JSON to post; None: a GET.
         token: sent as bearer token.
         timeout_s: seconds for the whole exchange, a name server's time aside.
         max_bytes: of the body.
 
     Raises:
         ConfigError: the URL is none.
-        NotFoundError: status 404.
-        TransportError: no answer in time, another status, or a body that is too large.
+        StatusError: another status.
+        TransportError: no answer in time, or a body that is too large.
     """
     there = Address.parse(url)
     kind = http.client.HTTPSConnection if there.scheme == "https" else http.client.HTTPConnection
     connection = kind(there.host, there.port, timeout=timeout_s)
     headers = {"Accept": "application/json", "Connection": "close"}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     deadline = time.monotonic() + timeout_s
@@ -93,9 +114,9 @@ def get(url: str, *, token: str | None = None, timeout_s: float = 5.0, max_bytes
         watchdog = threading.Timer(deadline - time.monotonic(), _cut, [connection.sock, cut])
         watchdog.daemon = True
         watchdog.start()
-        connection.request("GET", there.path or "/", headers=headers)
+        connection.request("GET" if body is None else "POST", there.path or "/", body, headers)
         with connection.getresponse() as response:
-            body = response.read(max_bytes + 1)
+            answer = response.read(max_bytes + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         late = f" within {timeout_s:g} s" if isinstance(error, TimeoutError) or cut.is_set() else ""
         raise TransportError(f"{there}: no answer{late}: {str(error) or type(error).__name__}") from error
@@ -107,11 +128,14 @@ def get(url: str, *, token: str | None = None, timeout_s: float = 5.0, max_bytes
         raise TransportError(f"{there}: the answer was not complete within {timeout_s:g} s")
     if response.status != http.client.OK:
         hint = _STATUS_HINTS.get(response.status, "redirects are not followed" if response.status < 400 else "")
-        kind_of = NotFoundError if response.status == http.client.NOT_FOUND else TransportError
-        raise kind_of(f"{there}: expected status 200, got {response.status} {response.reason}{hint and '; '}{hint}")
-    if len(body) > max_bytes:
+        raise StatusError(
+            f"{there}: expected status 200, got {response.status} {response.reason}{hint and '; '}{hint}",
+            status=response.status,
+            body=answer[:_SHOWN_BYTES],
+        )
+    if len(answer) > max_bytes:
         raise TransportError(f"{there}: expected an answer of at most {max_bytes} bytes")
-    return body
+    return answer
 
 
 def _cut(sock: socket.socket, cut: threading.Event) -> None:
