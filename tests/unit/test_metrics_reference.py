@@ -8,13 +8,14 @@ import pytest
 from kvevents.index import SourceStats
 from kvevents.server.access.access import AccessCounters
 from kvevents.server.fleet.counters import FleetCounters
-from kvevents.server.metrics import access, index, prompts, proxy, sources, workers
+from kvevents.server.metrics import access, index, prompts, proxy, sources, truth, workers
 from kvevents.server.metrics.family import Family, labels
 from kvevents.server.metrics.family import histogram as histogram_family
 from kvevents.server.metrics.histogram import Histogram
 from kvevents.server.metrics.reference import SECTIONS, reference
 from kvevents.server.prompts import PromptCounters
 from kvevents.server.proxy.counters import Counters
+from kvevents.server.truth import Agreement
 from kvevents.transport import SourceCounters
 from metrics_lint import faults, parse
 
@@ -63,6 +64,10 @@ def test_every_figure_of_the_proxy_is_told() -> None:
 def test_every_figure_of_prompts_and_access_is_told() -> None:
     assert set(PromptCounters.__struct_fields__) == {*prompts.COUNTERS, "read", "approximate"}
     assert set(AccessCounters.__struct_fields__) == set(access.COUNTERS)
+
+
+def test_every_figure_of_the_truth_check_is_told() -> None:
+    assert set(Agreement.__struct_fields__) == {*truth.COUNTERS, *truth.GAUGES, "agreeing", "distrusted"}
 
 
 def test_every_figure_of_the_fleet_is_told() -> None:

@@ -1,6 +1,6 @@
 """Metrics of what was found cached: is the hit rate falling, on which worker, and did the router know?"""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,13 @@ PROMPTS = counter(
     "Placed requests by what their prompt was given as.",
     "`none` cannot be routed by its prefix: kvevents_unread_prompts_total counts why they matter.",
     "source",
+)
+JUDGED = counter(
+    "judged_placements",
+    "Placements by policy, and by what the workers' caches were judged by: their events, or what was sent to them.",
+    "Fewer by events than usual: sources are not live, or prompts cannot be read as tokens.",
+    "policy",
+    "by",
 )
 POLICIES: Mapping[str, Family] = {
     field: counter(f"policy_{field}", meaning, advice, "policy")
@@ -103,25 +110,23 @@ WORKERS: Mapping[str, Family] = {
         ),
     )
 }
-FAMILIES = (PROMPTS, *POLICIES.values(), *WORKERS.values())
+FAMILIES = (PROMPTS, JUDGED, *POLICIES.values(), *WORKERS.values())
 
 
 class CachedTokens:
     """Listens to the ledger and keeps sums for each worker."""
 
     def __init__(self) -> None:
-        self._sources: Counter[str] = Counter()
         self._workers: defaultdict[str, WorkerSums] = defaultdict(WorkerSums)
 
-    def placed(self, decision: Decision, prompt_source: str) -> None:  # noqa: ARG002  (an observer's signature)
-        """A worker was chosen."""
-        self._sources[prompt_source] += 1
+    def placed(self, decision: Decision, prompt_source: str) -> None:
+        """Nothing is known yet of what will be found cached."""
 
     def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None:
         """An attempt is over."""
         if outcome != "ok":
             return
-        sums = self._workers[decision.worker]
+        sums = self._workers[(decision.prefill or decision).worker]
         if usage is None:
             sums.unreported_answers += 1
             return
@@ -137,8 +142,10 @@ class CachedTokens:
         """Lines of the sums, family by family; those of workers that left are forgotten."""
         for gone in self._workers.keys() - {worker.id for worker in service.fleet.workers}:
             del self._workers[gone]
-        yield PROMPTS.render((labels(source=source), count) for source, count in self._sources.items())
-        policies = [(labels(policy=policy), counts) for policy, counts in service.ledger.policies.items()]
+        ledger = service.ledger
+        yield PROMPTS.render((labels(source=source), count) for source, count in ledger.prompts.items())
+        yield JUDGED.render((labels(policy=policy, by=by), count) for (policy, by), count in ledger.judged.items())
+        policies = [(labels(policy=policy), counts) for policy, counts in ledger.policies.items()]
         for field, family in POLICIES.items():
             yield family.render((text, getattr(counts, field)) for text, counts in policies)
         workers = [(labels(worker=worker), sums) for worker, sums in self._workers.items()]

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from kvevents.server.metrics import access, index, prompts, proxy, sources, workers
+from kvevents.server.metrics import access, index, prompts, proxy, sources, truth, workers
 from kvevents.server.metrics.cached import CachedTokens
 from kvevents.server.metrics.process import Process
 from kvevents.server.metrics.requests import Requests
@@ -37,6 +37,7 @@ class Metrics:
             proxy.render,
             prompts.render,
             self._cached.render,
+            truth.render,
             workers.render,
             sources.render,
             index.render,

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping
 
-from kvevents.server.metrics import access, cached, index, process, prompts, proxy, requests, sources, workers
+from kvevents.server.metrics import access, cached, index, process, prompts, proxy, requests, sources, truth, workers
 from kvevents.server.metrics.family import Family
 
 SECTIONS: Mapping[str, Iterable[Family]] = {
@@ -11,6 +11,7 @@ SECTIONS: Mapping[str, Iterable[Family]] = {
     "Connections, queue and refusals": proxy.FAMILIES,
     "Prompts": prompts.FAMILIES,
     "What was found cached": cached.FAMILIES,
+    "The truth check": truth.FAMILIES,
     "Workers": workers.FAMILIES,
     "Event sources": sources.FAMILIES,
     "The index": index.FAMILIES,

@@ -47,6 +47,11 @@ UNREAD = counter(
     "Requests whose prompt could not be read as tokens.",
     "They are routed without their prefix. Give the router the model's tokenizer, or send token ids.",
 )
+OBSERVER_FAILURES = counter(
+    "ledger_observer_failures",
+    "Times something that listens to the books failed: what became of that request is not in its figures.",
+    "A defect: the router's log has the first one in full.",
+)
 FIRST_BYTE_BY_WORKER = Family(
     "kvevents_worker_first_byte_seconds",
     "summary",
@@ -86,6 +91,7 @@ FAMILIES = (
     ATTEMPTS,
     UNPLACED,
     UNREAD,
+    OBSERVER_FAILURES,
     REQUEST_SECONDS,
     QUEUE_SECONDS,
     TOKENIZE_SECONDS,
@@ -174,6 +180,7 @@ class Requests:
         )
         yield UNPLACED.render([(NO_LABELS, ledger.unplaced)])
         yield UNREAD.render([(NO_LABELS, ledger.unread)])
+        yield OBSERVER_FAILURES.render([(NO_LABELS, ledger.observer_failures)])
         yield FIRST_BYTE_BY_WORKER.render_sums(
             (labels(worker=worker), total, count) for worker, (total, count) in self._first_bytes.items()
         )

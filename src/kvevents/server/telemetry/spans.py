@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from kvevents._core import __version__
 from kvevents.routing import Decision
 from kvevents.server.telemetry.counters import TelemetryCounters
-from kvevents.server.telemetry.trace import AttemptTrace, Headers, Reported, RequestTrace, Step, StepTrace
+from kvevents.server.telemetry.trace import NO_STEP, AttemptTrace, Headers, Reported, RequestTrace, Step, StepTrace
 
 EXPORT_TIMEOUT_S = 5.0
 """How long the collector may take; also what it may cost to end."""
@@ -80,10 +80,14 @@ class RequestSpans(RequestTrace):
         if model is not None:
             self._span.set_attribute("gen_ai.request.model", model)
 
-    def step(self, name: Step, /) -> "StepSpan":
+    def step(self, name: Step, /) -> StepTrace:
+        if not self._span.is_recording():
+            return NO_STEP
         return StepSpan(self._tracer.start_span(name, context=self._here))
 
-    def attempt(self, decision: Decision, /) -> "AttemptSpan":
+    def attempt(self, decision: Decision, /) -> AttemptTrace:
+        if not self._span.is_recording():
+            return Unsampled(self._here)
         return AttemptSpan(self._tracer, self._here, decision)
 
     def ended(self, status: int | None, *, code: str | None = None) -> None:
@@ -112,6 +116,19 @@ class StepSpan(StepTrace):
             self._span.end()
 
 
+class Unsampled(AttemptTrace):
+    """An attempt that makes no span; its worker is told that the request is not traced."""
+
+    __slots__ = ("_here",)
+
+    def __init__(self, here: Context) -> None:
+        self._here = here
+
+    @property
+    def headers(self) -> Headers:
+        return _headers(self._here)
+
+
 class AttemptSpan(AttemptTrace):
     """The span of one attempt; the worker's own spans come below it."""
 
@@ -134,9 +151,7 @@ class AttemptSpan(AttemptTrace):
 
     @property
     def headers(self) -> Headers:
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, context=self._here)
-        return [(name.encode(), value.encode()) for name, value in carrier.items()]
+        return _headers(self._here)
 
     def first_byte(self) -> None:
         self._span.add_event("first byte")
@@ -183,6 +198,12 @@ class _CountingExporter(SpanExporter):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._inner.force_flush(timeout_millis)
+
+
+def _headers(here: Context) -> Headers:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, context=here)
+    return [(name.encode(), value.encode()) for name, value in carrier.items()]
 
 
 def _carrier(headers: Headers) -> Mapping[str, list[str]]:
