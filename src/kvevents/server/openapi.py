@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kvevents import __version__
+from kvevents._core import __version__
 from kvevents.server.configuration import Secret
 from kvevents.server.configuration.reference import attributes_of
 
