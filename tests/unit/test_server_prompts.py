@@ -203,6 +203,10 @@ def test_a_large_body_is_read_beside_other_threads() -> None:
     assert request.tokens.readonly
 
 
+def test_by_default_the_simulated_engines_tokenizer_is_there() -> None:
+    assert PromptSettings().tokenizer == (TokenizerSettings(models="kvevents-sim*", path="bytes"),)
+
+
 def test_settings_say_what_is_wrong(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         TokenizerSettings(models="m", path=str(tmp_path))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Decisions:
         prompt = await prompts.tokenize(await prompts.read_beside(request.body, request.path))
         return await asyncio.to_thread(answer, _known(prompt), request)
 
-    def _decide(self, prompt: Prompt, _request: Request) -> bytes:
+    def _decide(self, prompt: Prompt, request: Request) -> bytes:
         router, fleet = self._service.router, self._service.fleet
         decision = router.select(
             prompt.tokens,
@@ -69,7 +70,10 @@ class Decisions:
         router.complete(decision)
         shown = msgspec.structs.asdict(decision)
         del shown["id"]
-        return _encode({"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, **shown})
+        shown |= {"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, "prompt": _read_as(prompt)}
+        if _wants_explanation(request):
+            shown["explanation"] = decision.explain()
+        return _encode(shown)
 
     def _match(self, prompt: Prompt, _request: Request) -> bytes:
         index = self._service.fleet.index
@@ -81,8 +85,24 @@ class Decisions:
                 "block_size": index.block_size,
                 "blocks": len(prompt.tokens) // index.block_size,
                 "matches": list(matches),
+                "prompt": _read_as(prompt),
             }
         )
+
+
+def _wants_explanation(request: Request) -> bool:
+    query = request.target.partition(b"?")[2]
+    return parse_qs(query.decode("latin-1")).get("explain", ["0"])[-1] not in {"0", ""}
+
+
+def _read_as(prompt: Prompt) -> dict[str, object]:
+    """How the prompt was read, for whoever wonders why it matches nothing."""
+    return {
+        "source": prompt.source,
+        "tokens": len(prompt.tokens),
+        "approximate": prompt.approximate,
+        "why_approximate": prompt.unread,
+    }
 
 
 def _known(prompt: Prompt) -> Prompt:

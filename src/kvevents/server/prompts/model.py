@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -10,6 +11,8 @@ import msgspec
 from kvevents.server.prompts.agreement import Agreement, Verdict
 from kvevents.server.prompts.process import Encoded, Job, TokenizerProcess, TokenizingError
 from kvevents.server.prompts.settings import BYTES, PromptSettings, TokenizerSettings
+
+_log = logging.getLogger("kvevents.server")
 
 
 class ModelState(msgspec.Struct, frozen=True):
@@ -90,7 +93,13 @@ class Model:
 
     def observe(self, ours: int, engines: int) -> bool:
         """Note how many tokens the engine counted in a prompt; whether that is what was counted here."""
+        before = self._agreement.verdict
         agrees = self._agreement.observe(ours, engines)
+        if self._agreement.verdict != before:
+            if self._agreement.verdict == "disagrees":
+                _log.warning("%s; its prompts are routed by their text", self.disagreement())
+            else:
+                _log.info("the engine counts the same tokens in prompts of %s", self._pattern)
         self.agreed += agrees
         self.disagreed += not agrees
         return agrees

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import struct
 import sys
@@ -18,6 +19,8 @@ LENGTH = struct.Struct("<I")
 
 LOAD_FACTOR = 30
 """Loading a tokenizer may take so many times what a prompt may."""
+
+_log = logging.getLogger("kvevents.server")
 
 _LONGEST_PAUSE_S = 60.0
 _KEPT = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TMPDIR")
@@ -170,6 +173,7 @@ class TokenizerProcess:
     async def _fail(self, trouble: str) -> None:
         """End the process; the next one may start after a pause that grows."""
         self.trouble = trouble
+        _log.warning("tokenizer of %s: %s", self._task.tokenizer.models, trouble)
         self._paused_until = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_S)
         self._failures += 1
         self.is_loaded = False

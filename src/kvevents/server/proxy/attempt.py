@@ -6,6 +6,7 @@ import msgspec
 
 from kvevents.routing import Decision
 from kvevents.server.ledger import Outcome
+from kvevents.server.prompts import Prompt
 from kvevents.server.proxy.connection import ClientConnection
 from kvevents.server.proxy.deadlines import NEVER
 from kvevents.server.proxy.delivery import Delivery
@@ -53,9 +54,9 @@ class Attempt:
         "_client",
         "_delivery",
         "_is_paused",
-        "_is_stream",
         "_owner",
         "_prefill",
+        "_prompt",
         "_proxy",
         "_reply",
         "_request",
@@ -76,7 +77,7 @@ class Attempt:
         *,
         owner: AttemptOwner,
         request_id: bytes,
-        is_stream: bool,
+        prompt: Prompt,
         trace: RequestTrace,
     ) -> None:
         self._proxy = proxy
@@ -84,7 +85,7 @@ class Attempt:
         self._request = request
         self._owner = owner
         self._request_id = request_id
-        self._is_stream = is_stream
+        self._prompt = prompt
         self._told = trace.attempt(decision)
         self._delivery: Delivery | None = None
         self._prefill: Prefill | None = None
@@ -162,6 +163,8 @@ class Attempt:
         proxy.counters.unreported += outcome == "ok" and usage is None
         self._told.ended(outcome, usage)
         service.ledger.ended(decision, outcome, usage)
+        if usage is not None:
+            service.prompts.observe(self._prompt, usage.prompt_tokens)
         if prefill is not None:
             proxy.admission.leave(prefill.worker)
         proxy.admission.leave(decision.worker)
@@ -180,7 +183,7 @@ class Attempt:
         if delivery is not None and delivery.upstream is None:
             self._fail(self.decision.worker, "no connection in time", is_delivered=delivery.has_reconnected)
             return
-        if self._is_stream and not self._reply.is_begun:
+        if self._prompt.is_stream and not self._reply.is_begun:
             self._proxy.counters.first_byte_timeouts += 1
         else:
             self._proxy.counters.idle_timeouts += 1
@@ -191,7 +194,7 @@ class Attempt:
     def on_sent(self) -> None:
         now, settings = self._proxy.now(), self._proxy.settings
         self._sent_at = now
-        self.deadline = now + (settings.first_byte_timeout_s if self._is_stream else settings.idle_timeout_s)
+        self.deadline = now + (settings.first_byte_timeout_s if self._prompt.is_stream else settings.idle_timeout_s)
 
     def on_unreachable(self, reason: str, *, is_delivered: bool) -> None:
         self._fail(self.decision.worker, reason, is_delivered=is_delivered)

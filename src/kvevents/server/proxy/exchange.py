@@ -234,7 +234,7 @@ class Exchange:
             decision,
             owner=self,
             request_id=self._id,
-            is_stream=self._prompt.is_stream,
+            prompt=self._prompt,
             trace=self._trace,
         )
         try:
