@@ -147,3 +147,13 @@ def test_requests_go_on_while_64_workers_are_told() -> None:
             assert len((await get(url, "/stats"))["workers"]) == 64
 
     run(test)
+
+
+def test_readers_of_the_stream_are_counted() -> None:
+    async def test() -> None:
+        async with fleet(1) as (url, _, _), aiohttp.ClientSession(url) as http, http.get("/stream") as response:
+            assert response.status == 200
+            await response.content.readline()
+            assert values(parse(await text(url, "/metrics")), "kvevents_stream_readers") == {(): 1}
+
+    run(test)

@@ -8,7 +8,8 @@ import pytest
 from kvevents.index import SourceStats
 from kvevents.server.access.access import AccessCounters
 from kvevents.server.fleet.counters import FleetCounters
-from kvevents.server.metrics import access, index, prompts, proxy, sources, truth, workers
+from kvevents.server.live import StreamCounters
+from kvevents.server.metrics import access, index, prompts, proxy, sources, stream, truth, workers
 from kvevents.server.metrics.family import Family, labels
 from kvevents.server.metrics.family import histogram as histogram_family
 from kvevents.server.metrics.histogram import Histogram
@@ -64,6 +65,10 @@ def test_every_figure_of_the_proxy_is_told() -> None:
 def test_every_figure_of_prompts_and_access_is_told() -> None:
     assert set(PromptCounters.__struct_fields__) == {*prompts.COUNTERS, "read", "approximate"}
     assert set(AccessCounters.__struct_fields__) == set(access.COUNTERS)
+
+
+def test_every_figure_of_the_stream_is_told() -> None:
+    assert set(StreamCounters.__struct_fields__) == {*stream.COUNTERS, "readers"}
 
 
 def test_every_figure_of_the_truth_check_is_told() -> None:

@@ -47,6 +47,7 @@ class Watch:
         self._applied: dict[tuple[str, int | None], int] = {}
         self._told_at = time.time()
         service.ledger.observers.append(self._journal)
+        service.metrics.stream = self._live.counters
 
     @property
     def routes(self) -> list[Route]:

@@ -3,7 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from kvevents.server.metrics import access, index, prompts, proxy, sources, truth, workers
+from kvevents.server.live import StreamCounters
+from kvevents.server.metrics import access, index, prompts, proxy, sources, stream, truth, workers
 from kvevents.server.metrics.cached import CachedTokens
 from kvevents.server.metrics.process import Process
 from kvevents.server.metrics.requests import Requests
@@ -19,6 +20,7 @@ class Metrics:
 
     Attributes:
         requests: times and outcomes of requests; told by the proxy.
+        stream: what became of the readers of /stream; whoever serves it puts its own counters here.
         process: how late the event loop is.
     """
 
@@ -26,6 +28,7 @@ class Metrics:
         self._service = service
         self.requests = Requests(service.fleet)
         self.process = Process()
+        self.stream = StreamCounters()
         self._cached = CachedTokens()
         service.ledger.observers.append(self._cached)
 
@@ -42,6 +45,7 @@ class Metrics:
             sources.render,
             index.render,
             access.render,
+            lambda _: stream.render(self.stream),
             self.process.render,
         ):
             for family in render(self._service):

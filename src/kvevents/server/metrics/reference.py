@@ -3,7 +3,19 @@
 import sys
 from collections.abc import Iterable, Mapping
 
-from kvevents.server.metrics import access, cached, index, process, prompts, proxy, requests, sources, truth, workers
+from kvevents.server.metrics import (
+    access,
+    cached,
+    index,
+    process,
+    prompts,
+    proxy,
+    requests,
+    sources,
+    stream,
+    truth,
+    workers,
+)
 from kvevents.server.metrics.family import Family
 
 SECTIONS: Mapping[str, Iterable[Family]] = {
@@ -15,6 +27,7 @@ SECTIONS: Mapping[str, Iterable[Family]] = {
     "Workers": workers.FAMILIES,
     "Event sources": sources.FAMILIES,
     "The index": index.FAMILIES,
+    "The page's stream": stream.FAMILIES,
     "Access": access.FAMILIES,
     "The router's process": process.FAMILIES,
 }
