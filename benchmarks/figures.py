@@ -339,6 +339,48 @@ def proxy(rows: list[Row]) -> Iterator[Figure]:
                 yield Figure(what, f"{of['ours']} us", peer=told)
 
 
+def routing(rows: list[Row]) -> Iterator[Figure]:
+    for row in rows:
+        if row["what"] == "policies":
+            yield from _policies(row)
+        elif row["what"] == "delivery":
+            lost = f", {row['loss']:.1%} of the batches lost" if row["loss"] else ""
+            what = f"{row['trace']}, load {row['load']:.0%}: events after {row['delay_s'] * 1000:g} ms{lost}"
+            yield Figure(what, _policy(row), ratio=f"expected {row['expected_share']:.1%}")
+        elif row["policy"] in {"kv", "least_loaded"}:
+            told = f"{row['idle_engines']} idle, a family cold on up to {row['cold_most']}"
+            # With more families than that, or skewed ones, nobody knows how many engines the hottest should have.
+            has_goal = row["policy"] == "kv" and row["load"].startswith("3 families")
+            yield Figure(
+                f"{row['load']} on 4 engines, `{row['policy']}`",
+                f"{row['cached_share']:.1%} cached, p99 {row['first_token_p99_s']:.2f} s",
+                ratio=told,
+                goal="none idle, at most 2" if has_goal else "",
+                met=row["idle_engines"] == 0 and row["cold_most"] <= 2 if has_goal else None,
+            )
+
+
+def _policies(row: Row) -> Iterator[Figure]:
+    policies, where = row["policies"], f"{row['trace']}, load {row['load']:.0%}"
+    kv, oracle = policies["kv"], policies["oracle"]
+    has_goals = row["trace"].startswith("conversation")
+    said = {name: _policy(figures) for name, figures in policies.items()}
+    floor = f"oracle {said['oracle']}; endless {row['endless_share']:.1%}"
+    ratio = round(kv["cached_share"] / oracle["cached_share"], 3)
+    goal, met = ("at least 0.9", ratio >= 0.9) if has_goals else ("", None)
+    yield Figure(f"{where}: found cached, over the oracle", said["kv"], "", floor, f"{ratio:g} x", goal, met)
+    for name, most in (("round_robin", 0.8), ("least_loaded", None), ("approx", 1.0)):
+        share = round(kv["first_token_p99_s"] / policies[name]["first_token_p99_s"], 3)
+        goal = f"below {most:g}" if has_goals and most else ""
+        met = share < most if goal and most else None
+        what = f"{where}: p99 to the first token, over `{name}`"
+        yield Figure(what, said["kv"], f"`{name}` {said[name]}", "", f"{share:g} x", goal, met, share > 1)
+
+
+def _policy(figures: Row) -> str:
+    return f"{figures['cached_share']:.1%}, p99 {figures['first_token_p99_s']:.2f} s"
+
+
 QUESTIONS: dict[str, Question] = {
     "record": Question("What does it cost an engine to announce a page?", record),
     "plugin": Question("What does recording cost inside SGLang?", plugin),
@@ -356,6 +398,7 @@ QUESTIONS: dict[str, Question] = {
     "memory": Question("What does a stored block cost in memory?", memory),
     "growth": Question("Does an index grow dearer as it grows?", growth),
     "snapshot": Question("How long do a snapshot and its restoration take?", snapshot),
+    "routing": Question("What does routing by cache events bring, and how much is there to be had?", routing),
     "cache": Question("What does a prefix cache cost an engine?", cache),
     "tiers": Question("What does a page cost on its way down to lower tiers and up again?", tiers),
 }

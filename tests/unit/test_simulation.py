@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvevents import cli
@@ -14,8 +15,8 @@ from kvevents.simulation.delivery import Travel
 from kvevents.simulation.families import FamilyLoad, FamilySettings, family_report
 from kvevents.simulation.replay import Outcome
 from kvevents.simulation.report import SimulationReport
-from kvevents.simulation.simulate import SimulationSettings, run_simulation
-from kvevents.simulation.traces import BUNDLED
+from kvevents.simulation.simulate import SimulationSettings, run_simulation, simulate_trace
+from kvevents.simulation.traces import BUNDLED, read_trace
 
 POLICIES = ("round_robin", "random", "least_loaded", "approx", "kv", "oracle")
 
@@ -126,6 +127,20 @@ def test_the_routers_weights_are_those_given(tmp_path: Path) -> None:
     )
     assert ignores.cached_share < follows.cached_share
     assert ignores.recomputed_tokens > 0
+
+
+def test_the_turns_of_a_session_are_sent_one_after_the_other(tmp_path: Path) -> None:
+    path = conversations(tmp_path / "trace.jsonl", gap_ms=1)
+    trace = read_trace(path)
+    sessions = [msgspec.structs.replace(one, session=str(one.hash_ids[0])) for one in trace.requests]
+    settings = SimulationSettings(trace=path, policies=("round_robin",), engines=6, capacity_share=4.0, load=100.0)
+    together, in_turns = (
+        simulate_trace(msgspec.structs.replace(trace, requests=requests), settings, Witness()).policies[0]
+        for requests in (trace.requests, sessions)
+    )
+    assert in_turns.requests == together.requests == 36
+    assert in_turns.waiting_most < 6 < together.waiting_most
+    assert in_turns.cached_share > together.cached_share
 
 
 def test_lost_events_are_counted_and_the_index_differs() -> None:

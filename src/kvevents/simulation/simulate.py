@@ -1,6 +1,7 @@
 """A trace through a fleet in virtual time, under one policy after the other."""
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from kvevents.simulation.delivery import Travel
 from kvevents.simulation.demo import Progress
 from kvevents.simulation.replay import Outcome
 from kvevents.simulation.report import SimulatedFigures, SimulationReport, simulated_figures
-from kvevents.simulation.traces import Trace, read_trace
+from kvevents.simulation.traces import Trace, TraceRequest, read_trace
 from kvevents.simulation.virtual_fleet import (
     ORACLE,
     SimulatedCache,
@@ -149,11 +150,27 @@ def _run_policy(
     progress.begin(policy, len(trace.requests))
     outcomes: list[Outcome] = []
     waiting: list[int] = []
+    turns: dict[str, deque[TraceRequest]] = {}
+
+    def send(request: TraceRequest) -> None:
+        def end(outcome: Outcome) -> None:
+            progress.advance(outcome)
+            if request.session is not None:
+                later = turns[request.session]
+                later.popleft()
+                if later:
+                    agenda.at(agenda.now(), partial(send, later[0]))
+
+        waiting.append(fleet.waiting)
+        outcomes.append(fleet.send(request.tokens(), request.output_length, line=request.line, on_end=end))
 
     def arrive(number: int) -> None:
         request = trace.requests[number]
-        waiting.append(fleet.waiting)
-        outcomes.append(fleet.send(request.tokens(), request.output_length, line=request.line, on_end=progress.advance))
+        line = turns.setdefault(request.session, deque()) if request.session is not None else None
+        if line is not None:
+            line.append(request)
+        if line is None or len(line) == 1:
+            send(request)
         if number + 1 < len(arrivals):
             agenda.at(arrivals[number + 1], partial(arrive, number + 1))
 

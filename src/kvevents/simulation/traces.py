@@ -46,6 +46,8 @@ class TraceRequest(msgspec.Struct, frozen=True):
         output_length: tokens to generate.
         hash_ids: one id for each block of the prompt, the last block may be partial.
         block: tokens of a block.
+        session: of requests with the same one, each is sent when the one before it has ended, if that is later than its
+            arrival; None: it depends on nothing.
     """
 
     line: int
@@ -54,6 +56,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     output_length: int
     hash_ids: tuple[int, ...]
     block: int = TRACE_BLOCK
+    session: str | None = None
 
     def tokens(self) -> "array[int]":
         """The prompt: token ids that follow from the block ids alone, so that shared prefixes stay shared."""
