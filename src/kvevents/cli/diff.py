@@ -66,7 +66,8 @@ def diff(
     if report.unknown_workers:
         known = ", ".join(sorted({name for name, _ in _index(index)})) or "none"
         raise ConfigError(
-            f"{index}: knows no worker {', '.join(report.unknown_workers)} (it knows {known}): name the engine with --worker"
+            f"{index}: knows no worker {', '.join(report.unknown_workers)} (it knows {known}): "
+            "name the engine with --worker"
         )
     if json:
         print_json(report)
