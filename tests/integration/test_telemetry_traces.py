@@ -168,8 +168,13 @@ def test_a_router_without_traces_loads_nothing_of_opentelemetry() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_traces_without_the_extra_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "kvevents.server.telemetry.spans", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk.trace", "opentelemetry"])
+def test_traces_without_the_extra_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def look(package: str) -> object:
+        if package.startswith(f"{missing}."):
+            raise ModuleNotFoundError(package)
+        return None if package == missing else package
+
+    monkeypatch.setattr("kvevents.server.telemetry.settings.find_spec", look)
     with pytest.raises(ConfigError, match=r"pip install 'kvevents\[otel\]'"):
-        Telemetry(TelemetrySettings(otlp_endpoint="http://127.0.0.1:4318"))
+        TelemetrySettings(otlp_endpoint="http://127.0.0.1:4318")

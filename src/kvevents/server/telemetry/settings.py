@@ -1,11 +1,15 @@
 """How the router tells what it does: traces and logs."""
 
+from importlib.util import find_spec
 from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kvevents.errors import ConfigError
+
+PACKAGES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+"""Of the extra `otel`."""
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -42,6 +46,18 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"log_repeat_s: expected 0 or more seconds, got {self.log_repeat_s}")
         if self.otlp_endpoint is not None:
             _check_endpoint(self.otlp_endpoint)
+            missing = [package for package in PACKAGES if not _is_installed(package)]
+            if missing:
+                raise ConfigError(
+                    f"otlp_endpoint: {' and '.join(missing)} is missing to make traces: pip install 'kvevents[otel]'"
+                )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False
 
 
 def _check_endpoint(url: str) -> None:

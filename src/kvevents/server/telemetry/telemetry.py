@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kvevents.errors import ConfigError
 from kvevents.server.telemetry.access_line import AccessLine, access_log
 from kvevents.server.telemetry.both import Both
 from kvevents.server.telemetry.counters import TelemetryCounters
@@ -22,9 +21,6 @@ class Telemetry:
 
     Args:
         settings: of this part.
-
-    Raises:
-        ConfigError: traces are wanted and the extra `otel` is not installed.
 
     Attributes:
         counters: of spans.
@@ -62,12 +58,8 @@ class Telemetry:
             self._spans.close()
 
     def _make_spans(self, settings: TelemetrySettings, endpoint: str) -> "Spans":
-        try:
-            from kvevents.server.telemetry.spans import Spans  # noqa: PLC0415  an extra, imported when asked for
-        except ImportError as error:
-            raise ConfigError(
-                f"otlp_endpoint: expected the extra `otel` for traces, got {error}: pip install 'kvevents[otel]'"
-            ) from None
+        from kvevents.server.telemetry.spans import Spans  # noqa: PLC0415  an extra, imported when asked for
+
         return Spans(
             endpoint,
             sample_ratio=settings.sample_ratio,
