@@ -166,6 +166,14 @@ def test_prompts_on_their_way_and_sources_that_are_not_live_are_not_compared() -
     assert not service.fleet.reasons
 
 
+def test_workers_that_come_and_go_leave_bounded_books(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvevents.server.ledger.MOST_WORKERS", 2)
+    ledger = Ledger()
+    for worker in ("w0", "w1", "w2", "w3", "w0"):
+        ledger.ended(Router(ModelIndex(), [worker]).select(PROMPT), "ok", None)
+    assert ledger.outcomes == {("w0", "ok"): 2, ("w1", "ok"): 1, ("other", "ok"): 2}
+
+
 class Broken:
     def placed(self, decision: Decision, prompt_source: str) -> None:
         raise RuntimeError("no")

@@ -15,6 +15,9 @@ EXCLUDED = "excluded"
 DOWN = "down"
 
 
+_Groups: TypeAlias = dict["Role | None", list[Candidate]]
+
+
 class _Worker:
     """A registered worker: its ranks, its role, and whether it may be chosen."""
 
@@ -36,6 +39,8 @@ class Registry:
     def __init__(self, learned: LearnedIndex) -> None:
         self.learned = learned
         self._workers: dict[str, _Worker] = {}
+        self._loads_up: list[Load] | None = None
+        self._everyone: tuple[_Groups, dict[str, str]] | None = None
 
     def learn_anew(self, learned: LearnedIndex) -> None:
         """Go on with another learned index, which knows nothing yet."""
@@ -56,10 +61,12 @@ class Registry:
         known = self._workers.get(worker)
         if known is not None and len(known.ranks) == ranks:
             known.role = role
+            self._changed()
             return
         recent = mean_recent(self.loads_up())
         places = range(ranks)
         self._workers[worker] = _Worker([self._rank(worker, place, recent, events) for place in places], role)
+        self._changed()
 
     def _rank(self, worker: str, dp_rank: int, recent: float, events: bool) -> Candidate:
         holder = self.learned.holder(worker, dp_rank)
@@ -69,6 +76,7 @@ class Registry:
     def remove(self, worker: str) -> bool:
         """Forget a worker. False when it was not there."""
         self.learned.remove(worker)
+        self._changed()
         return self._workers.pop(worker, None) is not None
 
     def set_up(self, worker: str, up: bool) -> None:
@@ -78,6 +86,7 @@ class Registry:
             return
         recent = mean_recent(self.loads_up())
         known.up = up
+        self._changed()
         self.learned.forget(worker)  # what comes back may be another engine
         for rank in known.ranks:
             rank.load.reported = None
@@ -100,14 +109,24 @@ class Registry:
         return [rank for rank in known.ranks if dp_rank is None or rank.dp_rank == dp_rank]
 
     def loads_up(self) -> list[Load]:
-        """The loads of everyone who may be chosen."""
-        return [rank.load for worker in self._workers.values() if worker.up for rank in worker.ranks]
+        """The loads of everyone who may be chosen; not to be changed."""
+        if self._loads_up is None:
+            self._loads_up = [rank.load for worker in self._workers.values() if worker.up for rank in worker.ranks]
+        return self._loads_up
 
-    def candidates(
-        self, exclude: Collection[str] | Mapping[str, str]
-    ) -> tuple[dict[Role | None, list[Candidate]], dict[str, str]]:
-        """Who may be chosen, by role and in order of registration; who may not, and why."""
-        groups: dict[Role | None, list[Candidate]] = {}
+    def candidates(self, exclude: Collection[str] | Mapping[str, str]) -> tuple[_Groups, dict[str, str]]:
+        """Who may be chosen, by role and in order of registration; who may not, and why. Not to be changed."""
+        if exclude:
+            return self._find_candidates(exclude)
+        if self._everyone is None:
+            self._everyone = self._find_candidates(())
+        return self._everyone
+
+    def _changed(self) -> None:
+        self._loads_up = self._everyone = None
+
+    def _find_candidates(self, exclude: Collection[str] | Mapping[str, str]) -> tuple[_Groups, dict[str, str]]:
+        groups: _Groups = {}
         excluded: dict[str, str] = {}
         for name, worker in self._workers.items():
             if name in exclude:

@@ -14,6 +14,11 @@ Outcome: TypeAlias = Literal["ok", "refused", "client_left", "broken", "unanswer
 
 _log = logging.getLogger("kvevents.server")
 
+MOST_WORKERS = 4096
+"""Workers that are counted one by one; where they come and go, those after are counted as `OTHER`."""
+
+OTHER = "other"
+
 
 class PolicyCounts(msgspec.Struct):
     """Sums over the requests that one policy placed and an engine answered.
@@ -49,8 +54,9 @@ class Ledger:
 
     Attributes:
         policies: sums per policy.
-        outcomes: attempts per (worker, outcome); outcomes are `ok`, `refused` (the engine's own error), `client_left`,
-            `broken` (ended in the middle) and `unanswered` (failed before anything was sent to the client).
+        outcomes: attempts per (worker, outcome), a bounded number of workers one by one; outcomes are `ok`, `refused`
+            (the engine's own error), `client_left`, `broken` (ended in the middle) and `unanswered` (failed before
+            anything was sent to the client).
         unplaced: requests that no worker could take.
         unread: requests whose prompt the router could not read as tokens.
         prompts: attempts by what the prompt was given as.
@@ -62,6 +68,7 @@ class Ledger:
     def __init__(self) -> None:
         self.policies: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
         self.outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self._workers: set[str] = set()
         self.prompts: Counter[str] = Counter()
         self.judged: Counter[tuple[str, JudgedBy]] = Counter()
         self.unplaced = 0
@@ -81,7 +88,7 @@ class Ledger:
 
     def ended(self, decision: Decision, outcome: Outcome, usage: Usage | None) -> None:
         """An attempt is over; `usage` is what the engine reported, if it did."""
-        self.outcomes[decision.worker, outcome] += 1
+        self.outcomes[self._named(decision.worker), outcome] += 1
         for observer in self.observers:
             try:
                 observer.ended(decision, outcome, usage)
@@ -98,6 +105,14 @@ class Ledger:
             counts.reports += 1
             counts.reported_prompt_tokens += usage.prompt_tokens
             counts.reported_cached_tokens += usage.cached_tokens
+
+    def _named(self, worker: str) -> str:
+        """The worker as it is counted: ids are bounded, since others keep what is counted for ever."""
+        if worker not in self._workers:
+            if len(self._workers) >= MOST_WORKERS:
+                return OTHER
+            self._workers.add(worker)
+        return worker
 
     def _failed(self, observer: Observer) -> None:
         """The first failure is told in full; all are counted."""
