@@ -92,13 +92,16 @@ Reply = Callable[[Arrived, asyncio.StreamWriter], Awaitable[None]]
 class StubEngine:
     """An engine whose completions are one function; closing the writer in it kills the connection.
 
-    Its `health` is the status it answers with, None makes it hang.
+    Its `health` is the status it answers with, None makes it hang; `asked` are the questions of routers, `arrived` all
+    other requests.
     """
 
     reply: Reply
     model: str = "stub"
     health: str | None = "200 OK"
+    server_info: dict[str, Any] | None = None
     arrived: list[Arrived] = field(default_factory=list)
+    asked: list[Arrived] = field(default_factory=list)
     url: str = ""
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -131,6 +134,7 @@ class StubEngine:
                 if request.path == "/health" and self.health is None:
                     continue  # it hangs
                 if request.method == "GET":
+                    self.asked.append(request)
                     writer.write(self._answer_get(request.path))
                     await writer.drain()
                 else:
@@ -149,6 +153,8 @@ class StubEngine:
             return whole({}, status=self.health or "")
         if path == "/v1/models":
             return whole({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "stub"}]})
+        if path == "/server_info" and self.server_info is not None:
+            return whole(self.server_info)
         return whole({}, status="404 Not Found")
 
 

@@ -33,7 +33,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         url: base URL of the engine, `http://host:port`.
         id: its name in headers, answers and metrics, unique; by default `host:port` of the URL.
         events: where its events come from. `discover`: the sockets that its `/server_info` names (SGLang, kvevents);
-            `http://host:port`: those that this one names (a relay beside the engine); `tcp://host:port` or
+            `http://host:port/path`: those that a relay beside the engine names there; `tcp://host:port` or
             `ipc://path`: this socket of rank 0 (vLLM); `none`: it has no events.
         replay: the replay socket of rank 0, beside an `events` that is a socket.
         topic: only topics with this prefix are received; beside an `events` that is a socket.
@@ -105,7 +105,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _check_events(self) -> None:
         scheme = self.events.partition("://")[0]
         if scheme in {"http", "https"}:
-            _base_url(self.events, "events")
+            _base_url(self.events, "events", may_have_path=True)
         elif self.events not in {DISCOVER, NO_EVENTS} and not self.has_sockets:
             raise ConfigError(
                 f"events: expected {DISCOVER!r}, {NO_EVENTS!r}, http://host:port, tcp://host:port or ipc://path,"
@@ -166,7 +166,7 @@ def worker_address(url: str) -> tuple[str, int]:
     return _base_url(url, "worker URL")
 
 
-def _base_url(url: str, what: str) -> tuple[str, int]:
+def _base_url(url: str, what: str, *, may_have_path: bool = False) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -174,7 +174,7 @@ def _base_url(url: str, what: str) -> tuple[str, int]:
         raise ConfigError(f"{what}: expected http://host:port: {error}") from None
     if parts.username is not None or parts.password is not None:
         raise ConfigError(f"{what}: expected http://host:port, got one with a user or password in it")
-    is_plain = not (parts.path.strip("/") or parts.query or parts.fragment)
+    is_plain = not ((parts.path.strip("/") and not may_have_path) or parts.query or parts.fragment)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not is_plain:
         raise ConfigError(f"{what}: expected http://host:port, got {url!r}")
     return parts.hostname, port

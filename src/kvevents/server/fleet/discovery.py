@@ -64,6 +64,7 @@ class Discovery:
         except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("worker %s: /v1/models: %s", worker.id, error)
         info = await self._server_info(worker)
+        worker.tells_of_itself = info is not None
         if info is not None:
             worker.role = worker.settings.role or _ROLES.get(info.disaggregation_mode or "")
             port = info.disaggregation_bootstrap_port if worker.role == "prefill" else None
@@ -85,7 +86,14 @@ class Discovery:
             keys = self._settings.events.consumer_keys(described.keys, described.publisher_key)
             sources = described.socket_sources(keys)
         else:
-            sources = await self._found(worker)
+            try:
+                sources = await self._found(worker)
+            except TransportError as error:
+                if worker.tells_of_itself or described.events != DISCOVER:
+                    raise
+                raise ConfigError(
+                    f"{error}; an engine like vLLM needs its sockets in the settings: events = 'tcp://host:port'"
+                ) from None
         if described.ranks is not None and len(sources) != described.ranks:
             raise ConfigError(f"ranks: expected {described.ranks} as its settings say, found {len(sources)}")
         return sources
@@ -112,6 +120,7 @@ class Discovery:
         return [replace(source, block_size=wanted or source.block_size) for source in sources]
 
     async def _server_info(self, worker: Worker) -> _ServerInfo | None:
+        """What an engine says of itself; None if it is none that does."""
         for path in _INFO_PATHS:
             with contextlib.suppress(StatusError):
                 try:
@@ -120,5 +129,5 @@ class Discovery:
                     raise
                 except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     _log.warning("worker %s: %s: %s", worker.id, path, error)
-                    return None
+                    return _ServerInfo()  # what it says will be read another time
         return None

@@ -337,15 +337,15 @@ class Fleet:
         if sources is not None:
             worker.is_discovered = worker.up
             worker.ranks = len(sources) or worker.settings.ranks or 1
+        if sources is not None and (not sources or list(sources) != list(worker.sources)):
+            try:
+                await self._sources.follow(worker, sources)
+            except KVEventsError as error:
+                self.counters.discoveries_failed += 1
+                self._note_no_events(worker, error)
         self.router.add_worker(worker.id, ranks=worker.ranks, role=worker.role, events=bool(worker.sources))
         self.router.set_up(worker.id, worker.up and not worker.is_draining)
-        if sources is None or (sources and list(sources) == list(worker.sources)):
-            return
-        try:
-            await self._sources.follow(worker, sources)
-        except KVEventsError as error:
-            self.counters.discoveries_failed += 1
-            self._note_no_events(worker, error)
+        self._sources.tell(worker)  # what was told before it was there went nowhere
 
     @staticmethod
     def _note_no_events(worker: Worker, error: KVEventsError) -> None:

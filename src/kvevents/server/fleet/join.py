@@ -1,6 +1,7 @@
 """Who may join at run time: what a request to the router may point it at."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -46,7 +47,7 @@ def check_join(worker: WorkerSettings, settings: Settings) -> None:
 def _hosts(worker: WorkerSettings) -> list[str]:
     hosts = [worker_address(worker.url)[0]]
     if worker.events not in {DISCOVER, NO_EVENTS} and not worker.has_sockets:
-        hosts.append(worker_address(worker.events)[0])
+        hosts.append(urlsplit(worker.events).hostname or "")
     sockets = [worker.events] if worker.has_sockets else []
     endpoints = [Endpoint.parse(one) for one in (*sockets, worker.replay) if one is not None]
     hosts.extend(endpoint.host for endpoint in endpoints if endpoint.transport == "tcp")

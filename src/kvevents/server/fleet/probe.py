@@ -1,7 +1,6 @@
 """Whether a worker is well, and how busy it is."""
 
 import logging
-from collections.abc import Callable
 
 from kvevents.errors import TransportError
 from kvevents.routing import Router
@@ -92,9 +91,8 @@ class Prober:
             worker.load_reads += 1
             worker.reported = loads
             self._counters.load_reads += 1
-            report: Callable[..., object] | None = getattr(self._router, "set_reported_load", None)
             for rank, load in loads.items():
-                if report is None:
-                    break
-                report(worker.id, rank, running=load.running, waiting=load.waiting, cached_tokens_used=load.used_tokens)
+                self._router.set_reported_load(
+                    worker.id, rank, running=load.running, waiting=load.waiting, cached_tokens_used=load.used_tokens
+                )
             return

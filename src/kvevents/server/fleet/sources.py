@@ -150,6 +150,10 @@ class EventSources:
         """Weigh a worker's complete pictures like incomplete ones, for a reason; None: believe them again."""
         worker.distrusted = reason
         (self._distrusted.discard if reason is None else self._distrusted.add)(worker.id)
+        self.tell(worker)
+
+    def tell(self, worker: Worker) -> None:
+        """Tell whoever weighs matches how far a worker's pictures are believed now."""
         for rank, state in self.states(worker).items():
             self._set_state(worker.id, rank, state.state)
 
