@@ -15,7 +15,9 @@ from kvevents.engine.config import CacheName
 from kvevents.simulation.demo import DemoSettings, run_demo
 from kvevents.simulation.traces import bundled_trace
 
-Policies = Annotated[tuple[Literal["round_robin", "random", "least_loaded", "kv"], ...], Parameter(negative=())]
+Policies = Annotated[
+    tuple[Literal["round_robin", "random", "least_loaded", "approx", "kv"], ...], Parameter(negative=())
+]
 
 
 def demo(

@@ -11,6 +11,7 @@ import msgspec
 from kvevents.engine.config import CacheName
 from kvevents.errors import TransportError
 from kvevents.simulation.announcements import Listener, event_figures
+from kvevents.simulation.arrivals import BUCKET_S
 from kvevents.simulation.comparison import RankComparison, compare
 from kvevents.simulation.fleet import Fleet, FleetSettings, running_fleet
 from kvevents.simulation.readiness import until, until_ready
@@ -22,10 +23,6 @@ from kvevents.transport import Source, Subscriber, discover
 
 HEADROOM = 1.5
 """Prefill rate over the trace's mean demand."""
-
-BUCKET_S = 3.0
-"""Arrivals of the trace come in buckets of this width, so the last one stands for this long."""
-
 
 NOTICE_S = 1.0
 """A connection breaks a moment before its process is known to have ended."""
@@ -113,6 +110,7 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
 
 def fleet_settings(settings: DemoSettings, trace: Trace) -> FleetSettings:
     """The fleet that a trace asks for, where the settings leave it open."""
+    # The last bucket of arrivals stands for as long as the others.
     demand = trace.prompt_tokens / (trace.span_s + BUCKET_S) / (settings.workers * settings.dp_size)
     pages = sum(-(-(request.input_length + request.output_length) // settings.page_size) for request in trace.requests)
     return FleetSettings(
