@@ -191,9 +191,10 @@ class Fleet:
 
     def unfit(self, model: str | None) -> Collection[str]:
         """Workers that do not serve a model, if some do; an unknown model is for the engines to refuse."""
-        if model is None or not any(model in worker.models for worker in self._workers.values()):
+        if model is None:
             return ()
-        return {worker.id for worker in self._workers.values() if model not in worker.models}
+        unfit = {worker.id for worker in self._workers.values() if model not in worker.models}
+        return unfit if len(unfit) < len(self._workers) else ()
 
     def open_requests(self, worker_id: str) -> int:
         """Requests that a worker works on, as the router counts them."""

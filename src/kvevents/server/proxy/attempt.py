@@ -1,5 +1,6 @@
 """One decision carried out: the request to its worker, the reply to the client, and the books on both."""
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -20,6 +21,9 @@ from kvevents.server.usage import Usage
 
 if TYPE_CHECKING:
     from kvevents.server.proxy.proxy import Proxy
+
+
+_log = logging.getLogger("kvevents.server")
 
 
 class AttemptOwner(Protocol):
@@ -161,8 +165,11 @@ class Attempt:
         (service.router.complete if outcome == "ok" else service.router.fail)(decision)
         usage = self._usage if outcome == "ok" else None
         proxy.counters.unreported += outcome == "ok" and usage is None
-        self._told.ended(outcome, usage)
-        service.ledger.ended(decision, outcome, usage)
+        try:
+            self._told.ended(outcome, usage)
+            service.ledger.ended(decision, outcome, usage)
+        except Exception:  # whoever listens there must not leave the client without an end
+            _log.exception("request %s is not in the books", self._request_id.decode())
         if usage is not None:
             service.prompts.observe(self._prompt, usage.prompt_tokens)
         if prefill is not None:

@@ -61,6 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        self._incoming = 0
         self._is_reading = True
         self._is_resuming_body = False
         self._is_ending = False
@@ -89,12 +90,13 @@ class ClientConnection(asyncio.Protocol):
         if self._phase is Phase.IDLE:
             self._phase = Phase.HEAD
             self.deadline = self._proxy.now() + self._settings.head_timeout_s
+        self._incoming = len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             self._refusal = self._refusal or _not_http(error)
         if self._is_in_head:
-            self._head_bytes += len(data)
+            self._head_bytes += self._incoming
             if self._head_bytes > self._settings.max_head_bytes:
                 self._refusal = self._refusal or _head_too_large()
         self._advance()
@@ -203,9 +205,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_in_head = False
         if self._is_resuming_body:
             return
-        if sum(len(name) + len(value) for name, value in self._headers) + len(self._target) > (
-            self._settings.max_head_bytes
-        ):
+        if self._head_bytes + self._incoming > self._settings.max_head_bytes < self._head_size():
             self._refusal = _head_too_large()
             raise self._refusal
         request = Request(
@@ -327,6 +327,10 @@ class ClientConnection(asyncio.Protocol):
         request, self._request = self._request, None
         if request is not None:
             self._proxy.release(request)
+
+    def _head_size(self) -> int:
+        """Length of the request's line and headers, about."""
+        return sum(len(name) + len(value) + 4 for name, value in self._headers) + len(self._target)
 
     def _set_reading(self, is_reading: bool) -> None:
         if is_reading is not self._is_reading and not self.transport.is_closing():

@@ -2,10 +2,10 @@
 
 import asyncio
 import enum
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from kvevents.errors import KVEventsError
 from kvevents.routing import Decision, NoWorkerError
 from kvevents.server.errors import HttpError, as_http_error
 from kvevents.server.prompts import Prompt
@@ -17,6 +17,8 @@ from kvevents.server.telemetry.trace import NO_STEP
 
 if TYPE_CHECKING:
     from kvevents.server.proxy.proxy import Proxy
+
+_log = logging.getLogger("kvevents.server")
 
 MAX_DELIVERIES = 2
 """Workers that may fail over one request: one that brings engines down must not bring down all of them."""
@@ -94,8 +96,8 @@ class Exchange:
         """Read the prompt, then look for a worker."""
         try:
             self._prompt = self._proxy.read_prompt(self._request)
-        except HttpError as error:
-            self._refuse(error)
+        except Exception as error:
+            self._refuse(self._as_refusal(error))
             return
         if self._prompt.needs_tokenizing:
             self._step = self._trace.step("tokenize")
@@ -181,8 +183,8 @@ class Exchange:
         started = self._proxy.now()
         try:
             self._prompt = await self._proxy.tokenize(self._prompt)
-        except (KVEventsError, HttpError) as error:
-            failure = as_http_error(error)
+        except Exception as error:
+            failure = self._as_refusal(error)
         self._proxy.service.metrics.requests.tokenize_seconds.observe(self._proxy.now() - started)
         self._task = None
         self._step.end()
@@ -217,6 +219,9 @@ class Exchange:
                 self._wait()
             else:
                 self._give_up(error)
+            return
+        except Exception as error:
+            self._refuse(self._as_refusal(error))
             return
         step.end()
         self._stop_waiting()
@@ -280,6 +285,13 @@ class Exchange:
             self._refuse(HttpError(502, "worker_failed", f"{self._trouble}; {error}"))
 
     # The end.
+
+    def _as_refusal(self, error: Exception) -> HttpError:
+        """How an error is told to the client; one that nobody expected is logged."""
+        refusal = as_http_error(error)
+        if refusal.code == "internal_error":
+            _log.exception("request %s failed", self._id.decode())
+        return refusal
 
     def _refuse(self, error: HttpError) -> None:
         """Answer with an error of our own. Nothing was sent to the client yet."""

@@ -258,9 +258,10 @@ class Proxy:
 
     def _may_be_served(self, model: str) -> bool:
         """Whether some worker serves a model, or does not say what it serves. `base:adapter` is SGLang's form."""
-        names = {model, model.partition(":")[0]}
+        base = model.partition(":")[0]
         return model in self.service.settings.prompts.adapters or any(
-            not worker.models or not names.isdisjoint(worker.models) for worker in self.service.fleet.workers
+            model in models or base in models or not models
+            for models in (worker.models for worker in self.service.fleet.workers)
         )
 
     def _limit(self, worker: str) -> int | None:

@@ -142,8 +142,8 @@ class Upstream(asyncio.Protocol):
         """The reply is complete: whom it is for, who has no more to expect of this connection."""
         sink, self._sink = self._sink, None
         assert sink is not None, "a reply is read only while somebody waits for it"
-        if not self._keep:
-            self._transport.close()
+        if not self._keep or self._transport.get_write_buffer_size():  # answered before it was asked to the end
+            self._transport.abort()
         return sink
 
     def _read_head(self, data: bytes) -> bytes:
