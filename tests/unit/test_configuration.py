@@ -1,10 +1,14 @@
 """What the service may be told, and what it refuses."""
 
+import inspect
+import re
+import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kvevents.cli.serve import serve
 from kvevents.errors import ConfigError
 from kvevents.server import Secret, Settings, WorkerSettings
 from kvevents.server.configuration import ListenSettings, SecuritySettings
@@ -331,3 +335,15 @@ def test_a_body_may_say_null_where_a_file_says_nothing() -> None:
     assert reader.read(WorkerSettings, {"url": "http://a", "id": None, "ranks": None}) == WorkerSettings(url="http://a")
     assert reader.read(WorkerSettings, {"url": None}) is None
     assert reader.problems == ["body: url: expected a string, got None"]
+
+
+def test_the_page_about_the_router_names_only_settings_that_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    known = {key.name: {inner.name for inner in keys_of(key.kind)} for key in keys_of(Settings) if is_table(key.kind)}
+    named = re.findall(r"`\[(\w+)\] (\w+)", page)
+    assert named
+    assert all(key in known[section] for section, key in named)
+    for block in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL):
+        assert Reader(source="page", origins={}).read(Settings, tomllib.loads(block)) is not None
+    for name in re.findall(r"--([a-z-]+)", " ".join(re.findall(r"^kvevents serve .*$", page, flags=re.MULTILINE))):
+        assert name.replace("-", "_") in inspect.signature(serve).parameters
