@@ -85,7 +85,7 @@ tsan:  ## the index's threads under ThreadSanitizer, where a nightly toolchain i
 	cargo +nightly test --quiet --locked --target $(TSAN_HOST) -p kvevents-core --test index_threads
 
 # libFuzzer by hand: its instrumentation needs no nightly compiler, only a C++ one.
-FUZZ_TARGETS := wire coalesce index snapshot image log pseudonyms hash lint
+FUZZ_TARGETS := wire coalesce index snapshot image log pseudonyms hash lint prompt
 FUZZ_SECONDS := 300
 FUZZ_FLAGS   := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

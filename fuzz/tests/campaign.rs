@@ -46,3 +46,8 @@ fn pseudonyms() {
 fn lint() {
     run(target("lint"));
 }
+
+#[test]
+fn prompt() {
+    run(target("prompt"));
+}

@@ -6,6 +6,7 @@ mod image;
 mod index;
 mod lint;
 mod log;
+mod prompt;
 mod pseudonyms;
 mod snapshot;
 mod wire;
@@ -29,7 +30,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 10] = [
     wire::TARGET,
     coalesce::TARGET,
     index::TARGET,
@@ -39,6 +40,7 @@ pub const ALL: [Target; 9] = [
     lint::TARGET,
     pseudonyms::TARGET,
     hash::TARGET,
+    prompt::TARGET,
 ];
 
 /// A recorded payload, mostly changed.
