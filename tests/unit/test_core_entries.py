@@ -22,6 +22,8 @@ from kvevents._core.hashing import (
 )
 from kvevents._core.index import PrefixIndex
 from kvevents._core.learned import LearnedIndex, PromptChain
+from kvevents._core.lint import Linter
+from kvevents._core.prompt import byte_ids, read_request
 from kvevents._core.recorder import AdapterNames, CacheGroup, EventRecorder, merges
 from kvevents._core.relay import CompactedLog
 from kvevents._core.slots import PagePool
@@ -185,6 +187,12 @@ ENTRIES = {
     ),
     "index.PrefixIndex.set_state": entry(lambda: index().set_state, "w", 0, "live"),
     "index.PrefixIndex.snapshot_worker": entry(lambda: index().snapshot_worker, "w", None),
+    "index.PrefixIndex.explore": entry(lambda: index().explore, None, 1, 9, 9, [bytes(8)]),
+    "index.PrefixIndex.trail": entry(lambda: index().trail, TOKENS, "a", 1, "s", None),
+    "prompt.byte_ids": entry(lambda: byte_ids, "text"),
+    "prompt.read_request": entry(lambda: read_request, b'{"prompt": [1]}'),
+    "lint.Linter": entry(lambda: Linter, block_size=2, is_whole=True, remembered_blocks=9),
+    "lint.Linter.check": entry(lambda: Linter().check, DATA),
     "recorder.AdapterNames.remove": entry(lambda: AdapterNames().remove, "a", 1, {"a": "b"}, "default"),
     "recorder.AdapterNames.store": entry(lambda: AdapterNames().store, "a", 1, {"a": "b"}, "default"),
     "recorder.CacheGroup": entry(lambda: CacheGroup, 1, "mamba", sliding_window=4),

@@ -299,10 +299,10 @@ impl PyPrefixIndex {
     fn explore<'py>(
         &self,
         py: Python<'py>,
-        at: Option<u64>,
-        depth: usize,
-        limit: usize,
-        holders: usize,
+        #[pyo3(from_py_with = numbers::at)] at: Option<u64>,
+        #[pyo3(from_py_with = numbers::depth)] depth: usize,
+        #[pyo3(from_py_with = numbers::limit)] limit: usize,
+        #[pyo3(from_py_with = numbers::holders)] holders: usize,
         trails: Vec<PyBackedBytes>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let outlook = Outlook {

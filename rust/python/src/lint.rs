@@ -19,7 +19,7 @@ impl Linter {
     #[new]
     #[pyo3(signature = (*, block_size = None, is_whole = true, remembered_blocks = 8_388_608))]
     fn new(
-        block_size: Option<u32>,
+        #[pyo3(from_py_with = numbers::tokens_in_block_if_known)] block_size: Option<u32>,
         is_whole: bool,
         #[pyo3(from_py_with = numbers::remembered_blocks)] remembered_blocks: usize,
     ) -> Self {

@@ -102,8 +102,11 @@ arguments! { classes::config_error, optional:
 arguments! { value_error:
     block: i64 = i64::MIN,
     count: usize = 0,
+    depth: usize = 0,
     end: usize = 0,
     holder: u32 = 0,
+    holders: usize = 0,
+    limit: usize = 0,
     number: i64 = i64::MIN,
     page: usize = 0,
     pages: usize = 0,
@@ -112,6 +115,7 @@ arguments! { value_error:
 }
 
 arguments! { value_error, optional:
+    at: u64 = 0,
     dp_rank: i64 = i64::MIN,
     lora_id: i64 = i64::MIN,
     none_hash: i64 = i64::MIN,

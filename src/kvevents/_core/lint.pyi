@@ -16,6 +16,9 @@ class Linter:
         block_size: tokens in a block on the GPU, as the engine says; None where it does not.
         is_whole: whether the first batch is the engine's first, so that nothing was announced before it.
         remembered_blocks: how many blocks are remembered, some 20 bytes each.
+
+    Raises:
+        ConfigError: `block_size` is below 1.
     """
 
     def __new__(
