@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,7 @@ def _wait_until_ready(router: RouterProcess) -> None:
 
 @contextlib.contextmanager
 def running_engines(number: int, *options: str) -> Iterator[list[EngineProcess]]:
-    """Engines with event sockets and small pages."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(running_engine(*ENGINE_OPTIONS, *options)) for _ in range(number)]
+    """Engines with event sockets and small pages, started at once."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(number) as pool:
+        engines = [running_engine(*ENGINE_OPTIONS, *options) for _ in range(number)]
+        yield list(pool.map(stack.enter_context, engines))

@@ -200,7 +200,7 @@ def test_all_of_it_works_by_keyboard(browser: Browser, router: RouterProcess) ->
 
 @pytest.mark.parametrize(
     ("name", "viewport", "scheme"),
-    [("dark", LAPTOP, "dark"), ("phone", PHONE, "light"), ("phone-dark", PHONE, "dark")],
+    [("dark", LAPTOP, "dark"), ("phone", PHONE, "light")],
 )
 def test_it_fits_the_screen_and_the_eyes(
     browser: Browser, router: RouterProcess, name: str, viewport: dict[str, int], scheme: str

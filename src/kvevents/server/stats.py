@@ -12,6 +12,7 @@ from kvevents.routing.load import Load
 from kvevents.server.fleet import Worker
 from kvevents.server.ledger import PolicyCounts
 from kvevents.server.service import Service
+from kvevents.server.truth import Agreement
 from kvevents.transport import SourceCounters, SourceState, State
 
 DOWN = "down"
@@ -98,6 +99,7 @@ class Statistics:
                 }
                 for rank, load in loads.items()
             ],
+            "truth": _truth(self._service.truth.workers.get(worker.id)),
             "events": "received" if worker.sources else worker.events,
             "sources": [
                 {
@@ -123,6 +125,13 @@ def overall(worker: Worker, states: Iterable[SourceState]) -> dict[str, Any]:
     if worst is None:
         return {"state": BLIND, "state_reason": worker.events, "since": None}
     return {"state": worst.state, "state_reason": worst.reason, "since": worst.since}
+
+
+def _truth(agreement: Agreement | None) -> dict[str, Any] | None:
+    """Whether a worker finds cached what its events promise; None before its first answer."""
+    if agreement is None:
+        return None
+    return {"verdict": agreement.verdict, **msgspec.structs.asdict(agreement)}
 
 
 def totals(policies: Iterable[PolicyCounts]) -> dict[str, Any]:

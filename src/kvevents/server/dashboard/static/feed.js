@@ -1,7 +1,7 @@
 // The one source of what the page shows: `/stream`, which begins with everything and goes on with what changes.
 // A broken connection is made again with the last id that was seen, so that nothing is missed or told twice.
 
-const RETRY_S = [1, 2, 4, 8];
+const RETRY_S = [0.5, 1, 2, 3];
 const SILENCE_S = 40; // the router says that it is alive more often than that
 const KEPT_DECISIONS = 100;
 const KEPT_ENTRIES = 500;
@@ -58,7 +58,7 @@ export class Feed extends EventTarget {
     this.reason = error.message;
     const wait = RETRY_S[Math.min(this.attempts, RETRY_S.length - 1)];
     this.attempts += 1;
-    this.setConnection(this.attempts > 2 ? "closed" : "reconnecting");
+    this.setConnection(this.attempts > 1 ? "closed" : "reconnecting");
     setTimeout(() => this.connect(), 1000 * wait);
   }
 

@@ -1,10 +1,9 @@
 // What engines tell, and how well it was coalesced on the way.
 import { Chart } from "../chart.js";
-import { h, setAttribute, setText } from "../dom.js";
-import { lookUp } from "../feed.js";
+import { setText } from "../dom.js";
+import { facts, legend } from "../figure.js";
 import { brief, decimal, rate } from "../format.js";
 import { Series } from "../series.js";
-import { legend } from "./hits.js";
 
 const LINES = [
   { name: "blocks stored", colour: "series-1", column: "blocks_stored", fill: true, shape: "hv" },
@@ -27,22 +26,13 @@ const WIDTH_S = { 600: 5, 3600: 30, 21600: 60 };
 export function create(root) {
   const values = legend(root.querySelector("#events-legend"), LINES);
   const chart = new Chart(root.querySelector("#events-chart"), LINES, { ticksuffix: " /s" });
-  const facts = root.querySelector("#events-facts");
-  const cells = FACTS.map(([label, path]) => {
-    const value = h("dd", { "data-figure": path });
-    facts.append(h("div", {}, h("dt", {}, label), value));
-    return value;
-  });
+  const showFacts = facts(root.querySelector("#events-facts"), FACTS);
   return {
     update({ stats, history, span }) {
       const series = new Series(history, span, stats);
       chart.draw(series.times, LINES.map((line) => series.perSecond(line.column, WIDTH_S[span])), series.range);
       LINES.forEach((line, place) => setText(values[place], `${rate((stats.recent[line.column] ?? 0) / stats.recent.seconds)} /s`));
-      FACTS.forEach(([, path, show], place) => {
-        const value = lookUp(stats, path) ?? null;
-        setAttribute(cells[place], "data-value", JSON.stringify(value));
-        setText(cells[place], show(value));
-      });
+      showFacts(stats);
     },
   };
 }

@@ -1,7 +1,14 @@
 // Every worker: how far its picture can be trusted and why, what it holds, what it has to do.
 import { h, keyed, setAttribute, setText, showState, stateWord } from "../dom.js";
-import { brief, count, since, plural } from "../format.js";
+import { brief, count, percent, plural, since } from "../format.js";
 
+const TRUTHS = {
+  new: "not compared with its answers yet",
+  agrees: "its answers agree with its events",
+  unknown: "its answers do not say what they found cached",
+  stale: "its answers find less cached than its events say",
+  missing: "its answers find more cached than its events say",
+};
 const TIERS = [["GPU", "GPU"], ["CPU_PINNED", "host"], ["DISK", "disk"], ["EXTERNAL", "external"]];
 
 function tierBar() {
@@ -24,10 +31,10 @@ function makeRow(worker) {
     state: h("span"), reason: h("p", { class: "note reason" }), name: h("b", { class: "name" }), url: h("span", { class: "note" }),
     bar: tierBar(), blocks: h("span", { class: "number", "data-cell": "blocks" }), words: h("span", { class: "note" }),
     requests: h("b", { class: "number", "data-cell": "requests" }), queued: h("span", { class: "note" }),
-    reported: h("span", {}), ranks: h("tbody"), more: null,
+    reported: h("span", { class: "note" }), truth: h("p", { class: "note" }), ranks: h("tbody"), more: null,
   };
   const detail = h("div", { class: "ranks", id: `${id}-ranks`, hidden: true },
-    h("table", {}, h("thead", {}, h("tr", {}, ["Rank", "State", "Why", "Blocks", "Open", "Applied", "Gaps", "Lost", "Reconnects"].map((name) => h("th", { scope: "col" }, name)))), parts.ranks));
+    h("table", {}, h("thead", {}, h("tr", {}, ["Rank", "State", "Why", "Blocks", "Open", "Applied", "Gaps", "Lost", "Reconnects"].map((name) => h("th", { scope: "col" }, name)))), parts.ranks), parts.truth);
   parts.more = h("button", { type: "button", class: "quiet more", "aria-expanded": "false", "aria-controls": `${id}-ranks`, onclick: () => {
     detail.hidden = !detail.hidden;
     parts.more.setAttribute("aria-expanded", String(!detail.hidden));
@@ -57,7 +64,9 @@ function showRow(row, worker, { most, now }) {
   setText(parts.queued, queued ? `${brief(queued)} tokens to compute` : "nothing to compute");
   const said = worker.ranks.map((rank) => rank.reported).filter(Boolean);
   setText(parts.reported, said.length ? `it says ${count(sum(said, "running"))} running, ${count(sum(said, "waiting"))} waiting` : "");
-  setAttribute(parts.reported, "class", "note");
+  const truth = worker.truth?.verdict ?? "new";
+  const error = worker.truth?.judged ? `, on average ${percent(Math.abs(worker.truth.error))} of a prompt ${worker.truth.error < 0 ? "less" : "more"} than expected` : "";
+  setText(parts.truth, `Truth: ${TRUTHS[truth] ?? truth}${error}.`);
   setText(parts.more, worker.ranks.length > 1 ? plural(worker.ranks.length, "rank") : "Details");
   keyed(parts.ranks, worker.ranks, (rank) => rank.dp_rank, () => h("tr", {}, Array.from({ length: 9 }, () => h("td"))), (line, rank) => {
     const source = worker.sources.find((one) => (one.dp_rank ?? 0) === rank.dp_rank) ?? worker.sources[0];

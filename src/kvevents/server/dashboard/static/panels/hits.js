@@ -1,7 +1,8 @@
 // How much of the prompts was found cached: expected by the index, reported by engines, and what a cache that forgets
 // nothing and is everywhere would have reached.
 import { Chart } from "../chart.js";
-import { choice, h, setText } from "../dom.js";
+import { choice, setText } from "../dom.js";
+import { legend } from "../figure.js";
 import { percent } from "../format.js";
 import { Series, SPANS } from "../series.js";
 
@@ -11,14 +12,6 @@ const LINES = [
   { name: "reported", colour: "series-2", part: "reported_cached_tokens", whole: "reported_prompt_tokens", hint: "by the engines" },
 ];
 const WIDTH_S = { 600: 10, 3600: 60, 21600: 120 };
-
-export function legend(root, lines) {
-  return lines.map((line) => {
-    const value = h("b", { "data-line": line.name });
-    root.append(h("span", { title: line.hint }, h("i", { class: "key", "data-colour": line.colour, "data-dash": line.dash }), `${line.name} `, value));
-    return value;
-  });
-}
 
 export function create(root, onSpan) {
   const values = legend(root.querySelector("#hits-legend"), LINES);

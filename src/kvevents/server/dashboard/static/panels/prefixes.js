@@ -37,11 +37,15 @@ export function create(root) {
   const body = root.querySelector("#prefixes-body");
   const crumbs = h("ol", { class: "crumbs", "aria-label": "Path" });
   const icicle = h("div", { class: "icicle", role: "tree", "aria-label": "Shared prefixes; arrows move, Enter looks down, Backspace goes up" });
-  const note = h("p", { class: "note", role: "status" }, "looking…");
+  const note = h("p", { class: "note" }, "looking…");
   const empty = h("div", { class: "empty", hidden: true }, h("p", {}, "No engine holds a block yet."),
     h("p", { class: "note" }, "Prefixes appear here as engines announce what they hold."));
-  const detail = h("div", { class: "about", "aria-live": "polite" });
-  body.append(crumbs, h("div", { class: "explorer" }, h("div", { class: "canvas" }, icicle, empty, note), detail));
+  const key = h("p", { class: "legend" },
+    h("span", {}, h("i", { class: "swatch heat" }), "the deeper, the more recent requests"),
+    h("span", {}, h("i", { class: "swatch shared" }), "held by several ranks"),
+    h("span", {}, h("i", { class: "swatch hole" }), "held by nobody"));
+  const detail = h("div", { class: "about" });
+  body.append(crumbs, h("div", { class: "explorer" }, h("div", { class: "canvas" }, icicle, empty, key, note), detail));
 
   let at = null;
   let path = []; // ids from the first block down to `at`
@@ -124,7 +128,7 @@ export function create(root) {
     const levels = Math.max(1, ...placed.map((place) => place.level + 1));
     icicle.style.setProperty("--levels", levels);
     empty.hidden = stretches.length > 0;
-    icicle.hidden = stretches.length === 0;
+    icicle.hidden = key.hidden = stretches.length === 0;
     if (!stretches.some((one) => one.id === chosen)) chosen = at ?? stretches[0]?.id ?? null;
     keyed(icicle, placed, (place) => place.one.id, makeNode, (node, place) => showNode(node, place, hottest));
     roam();
