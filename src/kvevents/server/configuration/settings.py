@@ -80,5 +80,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker_hosts(self) -> frozenset[str]:
-        """Hosts that a worker may have."""
-        return frozenset(self.security.worker_hosts).union(worker_address(worker.url)[0] for worker in self.workers)
+        """Hosts that a worker, or what its events come from, may have."""
+        return frozenset(self.security.worker_hosts).union(*(worker.hosts for worker in self.workers))

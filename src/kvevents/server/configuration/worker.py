@@ -10,6 +10,7 @@ import msgspec
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.secret import Secret
 from kvevents.transport import ConsumerKeys, Source, rank_sources
+from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.source import Residency
 
 Role: TypeAlias = Literal["prefill", "decode"]
@@ -142,6 +143,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             residency=self.residency,
             keys=keys,
         )
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that it leads to: its own, and those of its events."""
+        hosts = [worker_address(self.url)[0]]
+        if self.has_sockets:
+            endpoints = [Endpoint.parse(one) for one in (self.events, self.replay) if one is not None]
+            hosts += [endpoint.host for endpoint in endpoints if endpoint.transport == "tcp"]
+        elif self.events not in {DISCOVER, NO_EVENTS}:
+            hosts.append(_base_url(self.events, "events", may_have_path=True)[0])
+        return hosts
 
     @property
     def base_url(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ from kvevents.transport import Source
 _log = logging.getLogger("kvevents.server")
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
+MODELS_EVERY_S = 30.0
+"""How old the list of a worker's models may become."""
+
 _INFO_PATHS = ("/server_info", "/get_server_info")
 """SGLang's, and what it was called before."""
 
@@ -58,17 +62,18 @@ class Discovery:
 
     async def describe(self, worker: Worker) -> None:
         """Ask a worker for its models and its role; what it does not say stays as it was."""
-        try:
-            models = msgspec.json.decode(await self._client.get(worker, "/v1/models"), type=_Models)
-            worker.served = frozenset(model.id for model in models.data)
-        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("worker %s: /v1/models: %s", worker.id, error)
+        await self._read_models(worker)
         info = await self._server_info(worker)
         worker.tells_of_itself = info is not None
         if info is not None:
             worker.role = worker.settings.role or _ROLES.get(info.disaggregation_mode or "")
             port = info.disaggregation_bootstrap_port if worker.role == "prefill" else None
             worker.bootstrap_port = worker.settings.bootstrap_port or port
+
+    async def refresh_models(self, worker: Worker) -> None:
+        """Ask again now and then: engines load and unload adapters, which are models too."""
+        if time.monotonic() - worker.models_read >= MODELS_EVERY_S:
+            await self._read_models(worker)
 
     async def sources(self, worker: Worker) -> Sequence[Source]:
         """The event sources of a worker.
@@ -97,6 +102,14 @@ class Discovery:
         if described.ranks is not None and len(sources) != described.ranks:
             raise ConfigError(f"ranks: expected {described.ranks} as its settings say, found {len(sources)}")
         return sources
+
+    async def _read_models(self, worker: Worker) -> None:
+        worker.models_read = time.monotonic()
+        try:
+            models = msgspec.json.decode(await self._client.get(worker, "/v1/models"), type=_Models)
+            worker.served = frozenset(model.id for model in models.data)
+        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("worker %s: /v1/models: %s", worker.id, error)
 
     async def _found(self, worker: Worker) -> Sequence[Source]:
         """The sources of an engine that tells them, or of the relay beside it."""

@@ -141,11 +141,11 @@ class Fleet:
         self.counters.leaves += 1
         self.router.remove_worker(worker_id)
         self._wakes.pop(worker_id, None)
-        for tasks in (self._watches, self._drains):
-            task = tasks.pop(worker_id, None)
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
-        async with self._changing:
+        async with self._changing:  # nobody is in the middle of taking it in, and may be cancelled
+            for tasks in (self._watches, self._drains):
+                task = tasks.pop(worker_id, None)
+                if task is not None and task is not asyncio.current_task():
+                    task.cancel()
             await self._sources.drop(worker)
         return True
 
@@ -302,6 +302,8 @@ class Fleet:
         for worker in workers:
             self._notice_breaks(worker)
         fresh = [worker for worker in workers if worker.up and not worker.is_discovered]
+        known = [worker for worker in workers if worker.up and worker.is_discovered]
+        await asyncio.gather(*(self._discovery.refresh_models(worker) for worker in known))
         found = await asyncio.gather(*(self._find_sources(worker) for worker in fresh))
         async with self._changing:
             await self._sources.fit([source.block_size for sources in found for source in sources or ()])

@@ -1,15 +1,13 @@
 """Who may join at run time: what a request to the router may point it at."""
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kvevents.errors import ConfigError
 from kvevents.server.configuration import Settings
-from kvevents.server.configuration.worker import DISCOVER, NO_EVENTS, WorkerSettings, worker_address
+from kvevents.server.configuration.worker import WorkerSettings
 from kvevents.server.errors import HttpError
-from kvevents.transport.endpoints import Endpoint
 
 _ONLY_IN_SETTINGS = ("tokenizer", "chat_template")
 
@@ -25,7 +23,7 @@ def check_join(worker: WorkerSettings, settings: Settings) -> None:
         ConfigError: it is the router itself.
     """
     hosts = settings.worker_hosts
-    for host in _hosts(worker):
+    for host in worker.hosts:
         if host not in hosts:
             raise HttpError(
                 403,
@@ -42,16 +40,6 @@ def check_join(worker: WorkerSettings, settings: Settings) -> None:
                 403, "file_not_allowed", f"{name}: expected one that a [[worker]] of the settings names already"
             )
     settings.refuse_itself(worker)
-
-
-def _hosts(worker: WorkerSettings) -> list[str]:
-    hosts = [worker_address(worker.url)[0]]
-    if worker.events not in {DISCOVER, NO_EVENTS} and not worker.has_sockets:
-        hosts.append(urlsplit(worker.events).hostname or "")
-    sockets = [worker.events] if worker.has_sockets else []
-    endpoints = [Endpoint.parse(one) for one in (*sockets, worker.replay) if one is not None]
-    hosts.extend(endpoint.host for endpoint in endpoints if endpoint.transport == "tcp")
-    return hosts
 
 
 def _files_and_variables(worker: WorkerSettings) -> dict[str, object]:

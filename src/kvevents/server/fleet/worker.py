@@ -26,6 +26,7 @@ class Worker:
         role: what it does where prefill and decode are apart; None where they are not.
         bootstrap_port: of a prefill worker.
         tells_of_itself: whether it has a `/server_info`.
+        models_read: when it was asked for its models last, by the monotonic clock.
         is_discovered: whether its sources are known to be those of the engine that answers now.
         added: when it came, unix seconds.
         distrusted: why its events are not believed though they look complete; None while they are.
@@ -56,6 +57,7 @@ class Worker:
         self.bootstrap_port = settings.bootstrap_port
         self.served: frozenset[str] = frozenset()
         self.tells_of_itself = False
+        self.models_read = 0.0
         self.is_discovered = False
         self.added = time.time()
         self.distrusted: str | None = None
