@@ -105,11 +105,15 @@ class ClientConnection(asyncio.Protocol):
         self.is_writable = False
         if self._answer is not None:
             self._answer.pause()
-        self.deadline = self._proxy.now() + self._settings.write_timeout_s
+        if self._phase is not Phase.LINGER:
+            self.deadline = self._proxy.now() + self._settings.write_timeout_s
 
     def resume_writing(self) -> None:
         self.is_writable = True
-        self.deadline = NEVER if self._phase is Phase.ANSWER else self._proxy.now() + self._settings.keep_alive_s
+        if self._phase is Phase.ANSWER:
+            self.deadline = NEVER
+        elif self._phase is not Phase.LINGER:
+            self._wait_for_request()
         if self._answer is not None:
             self._answer.resume()
 
@@ -119,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
         for request in self._ready:
             self._proxy.release(request)
         self._ready.clear()
+        del self._parser  # the two know each other
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.client_left()

@@ -120,6 +120,7 @@ class Upstream(asyncio.Protocol):
             self._sink.on_data(data, is_complete=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del self._parser  # the two know each other
         sink, self._sink = self._sink, None
         if sink is None:
             return
