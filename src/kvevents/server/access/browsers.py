@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 _OWN = frozenset({b"same-origin", b"none"})
 """`sec-fetch-site` of a page's own requests, and of those that the user typed."""
 
+_MOST_KNOWN = 64
+"""Host headers that are remembered as known: nearly all requests come with one of a few."""
+
 
 class Browsers:
     """Knows the router's own names.
@@ -21,10 +24,19 @@ class Browsers:
 
     def __init__(self, listen_host: str, allowed_hosts: Iterable[str]) -> None:
         self._names = {"localhost", listen_host.strip("[]").lower(), *(name.lower() for name in allowed_hosts)}
+        self._known: set[bytes] = set()
 
     def knows_host(self, headers: dict[bytes, bytes]) -> bool:
         """Whether a request names the router by a name of its own, or by none."""
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        host = headers.get(b"host", b"")
+        if host in self._known:
+            return True
+        is_known = self._is_known(host.decode("latin-1").lower())
+        if is_known and len(self._known) < _MOST_KNOWN:
+            self._known.add(host)
+        return is_known
+
+    def _is_known(self, host: str) -> bool:
         name = _without_port(host)
         if not name or name in self._names or host in self._names or name.endswith(".localhost"):
             return True
