@@ -49,8 +49,12 @@ def test_a_picture_that_never_comes_is_not_waited_for_for_ever() -> None:
 def test_who_is_down_or_leaves_is_not_waited_for() -> None:
     leaving = worker(1)
     leaving.is_draining = True
-    states = {0: in_state(State.CONNECTING)}
-    pictures = [(worker(0), {0: in_state(State.LIVE)}), (leaving, states), (worker(2, up=False), states)]
+    states: dict[int | None, SourceState] = {0: in_state(State.CONNECTING)}
+    pictures: list[tuple[Worker, dict[int | None, SourceState]]] = [
+        (worker(0), {0: in_state(State.LIVE)}),
+        (leaving, states),
+        (worker(2, up=False), states),
+    ]
     readiness = assess(pictures, grace_s=GRACE_S)
     assert (readiness.is_ready, readiness.up) == (True, 1)
 
