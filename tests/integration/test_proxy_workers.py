@@ -182,10 +182,34 @@ def test_a_stream_that_stops_ends_with_an_error_event() -> None:
 
 def test_a_stream_that_ends_within_a_chunk_is_cut() -> None:
     async def test() -> None:
-        data = EVENT_STREAM + chunk(EVENT) + b"ff\r\ndata: half a"
-        async with engines(saying(data)) as (engine,), routing(engine) as url, connected(url) as wire:
+        for rest in (b"f", b"ff", b"ff\r", b"ff\r\n", b"ff\r\ndata: half a", b"5\r\nhello", b"5\r\nhello\r"):
+            data = EVENT_STREAM + chunk(EVENT) + rest
+            async with engines(saying(data)) as (engine,), routing(engine) as url, connected(url) as wire:
+                wire.send(STREAMED)
+                assert (await wire.ended()).endswith(data.removeprefix(EVENT_STREAM))
+
+    run(test)
+
+
+def test_garbage_in_the_middle_of_a_stream_is_not_passed_on() -> None:
+    async def garble(_request: Arrived, writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENT_STREAM + chunk(EVENT))
+        await garbling.wait()
+        writer.write(b"xyz\r\n")
+        await asyncio.sleep(60)
+
+    garbling = asyncio.Event()
+
+    async def test() -> None:
+        async with engines(garble) as (engine,), router(engine) as (url, service), connected(url) as wire:
             wire.send(STREAMED)
-            assert (await wire.ended()).endswith(data.removeprefix(EVENT_STREAM))
+            await wire.reader.readuntil(chunk(EVENT))
+            garbling.set()
+            received = await wire.ended()
+            assert b"xyz" not in received
+            assert b"worker_failed" in received
+            assert received.endswith(b"\r\n0\r\n\r\n")
+            assert service.proxy.counters.garbage == service.proxy.counters.broken_streams == 1
 
     run(test)
 

@@ -90,10 +90,11 @@ class Reply:
         """End a reply in the middle: an event stream with an event that says so, of any other the length does."""
         head = self.head
         assert head is not None, "a reply that is begun has a head"
-        if head.is_event_stream and is_at_boundary and head.length is None:
+        is_framed = head.is_chunked and self._unframed is None
+        if head.is_event_stream and head.length is None and (is_at_boundary or not is_framed):
             if not self.tail.ends_an_event():
                 event = b"\n\n" + event
-            if head.is_chunked and self._unframed is None:
+            if is_framed:
                 event = b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
             self._client.write(event)
             self._client.answered(keep_alive=False)

@@ -34,22 +34,23 @@ class Upstream(asyncio.Protocol):
         url: base URL of the worker.
         is_used: whether it has carried a request before, and the worker may be closing it this moment.
         idle_since: when its last reply was complete, in the loop's time.
-        is_at_boundary: whether no chunk of the body is open.
     """
 
     __slots__ = (
         "_complete",
         "_head",
         "_headers",
+        "_is_between",
         "_keep",
         "_max_head_bytes",
         "_messages",
         "_parser",
+        "_passed",
+        "_passed_between",
         "_reply",
         "_sink",
         "_transport",
         "idle_since",
-        "is_at_boundary",
         "is_used",
         "url",
     )
@@ -58,7 +59,8 @@ class Upstream(asyncio.Protocol):
         self.url = url
         self.is_used = False
         self.idle_since = 0.0
-        self.is_at_boundary = True
+        self._is_between = self._passed_between = True
+        self._passed = b""
         self._max_head_bytes = max_head_bytes
         self._sink: ReplySink | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -67,6 +69,11 @@ class Upstream(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether it can carry a request."""
         return not self._transport.is_closing()
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether what was passed on of a body in chunks ends with a whole one: another may follow it."""
+        return self._passed_between and self._passed.endswith(b"\r\n")
 
     def send(self, sink: ReplySink, head: bytes, body: bytes) -> None:
         """Send a request; the sink hears of its reply."""
@@ -117,6 +124,7 @@ class Upstream(asyncio.Protocol):
         elif self._complete:
             self._release().on_data(data, is_complete=True)
         elif data:
+            self._passed, self._passed_between = data, self._is_between
             self._sink.on_data(data, is_complete=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,7 +170,7 @@ class Upstream(asyncio.Protocol):
             self._headers: list[tuple[bytes, bytes]] = []
             self._messages = 0
             self._complete = False
-            self.is_at_boundary = True
+            self._is_between = True
             self._parser.feed_data(data[:end])
             status = self._parser.get_status_code()
             rest = data[end:]
@@ -186,10 +194,10 @@ class Upstream(asyncio.Protocol):
             self._headers.append((name, value))
 
     def on_chunk_header(self) -> None:
-        self.is_at_boundary = False
+        self._is_between = False
 
     def on_chunk_complete(self) -> None:
-        self.is_at_boundary = True
+        self._is_between = True
 
     def on_body(self, piece: bytes) -> None:
         if self._sink is not None:
