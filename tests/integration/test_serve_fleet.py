@@ -183,7 +183,8 @@ def test_a_draining_worker_ends_what_it_has_and_gets_no_more() -> None:
                 assert (await response.json())["id"] == leaving.id
             for _ in range(3):
                 assert await _post(http, body) == staying.id
-            assert {worker["id"] for worker in (await get(url, "/workers"))["workers"]} == {leaving.id, staying.id}
+            known = {worker["id"]: worker["draining"] for worker in (await get(url, "/workers"))["workers"]}
+            assert known == {leaving.id: True, staying.id: False}
             gate.opened.set()
             assert await open_request == leaving.id
             await until(lambda: _true(leaving.id not in service.fleet))

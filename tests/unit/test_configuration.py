@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import socket
 import tomllib
 from pathlib import Path
 
@@ -301,6 +302,14 @@ def test_a_plan_tells_no_secrets(tmp_path: Path) -> None:
     assert plan.tokens == {"client": True, "admin": True}
     assert plan.changed == {"proxy.max_waiting": 7}
     assert "hunter2" not in msgspec.json.encode(plan).decode() + repr(plan) + repr(settings)
+
+
+def test_a_plan_notes_what_would_be_in_the_way_now() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_the_way = make_plan(Settings(listen=ListenSettings(port=port)))
+        assert in_the_way.notes[0] == f"port {port} cannot be listened on now: Address already in use"
+        assert find_problems(Settings(listen=ListenSettings(port=port)), {}) == []
 
 
 @pytest.mark.parametrize(

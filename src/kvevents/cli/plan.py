@@ -19,6 +19,7 @@ def plan_table(plan: Plan) -> RenderableType:
         ("the rest is open to", open_to[plan.tokens["admin"]]),
         ("workers may join from", ", ".join(plan.worker_hosts) or "nowhere"),
         ("tokenizers", ", ".join(f"{models}: {path}" for models, path in plan.tokenizers.items()) or "none"),
+        *(("note", text) for text in plan.notes),
         *((name, msgspec.json.encode(value).decode()) for name, value in plan.changed.items()),
     ):
         facts.add_row(name, value)
@@ -41,4 +42,4 @@ def plan_table(plan: Plan) -> RenderableType:
         workers.add_column(head, overflow="fold")
     for row in rows:
         workers.add_row(*(row[head] for head in heads))
-    return Group(facts, workers if plan.workers else "no workers: POST /workers adds them")
+    return Group(facts, workers) if rows else facts

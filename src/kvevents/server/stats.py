@@ -86,6 +86,8 @@ class Statistics:
             "reason": worker.reason,
             **overall(worker, states.values()),
             "role": worker.role,
+            "draining": worker.is_draining,
+            "max_in_flight": worker.max_in_flight,
             "models": sorted(worker.models),
             "blocks": add_up(held.values()),
             "ranks": [

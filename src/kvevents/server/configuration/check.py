@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
         tokens: for each scope whether a token is set.
         tokenizers: models with where their tokenizer is.
         changed: settings that are not the defaults, by dotted key; without workers.
+        notes: what is not wrong with the settings, and would be in the way now.
     """
 
     url: str
@@ -59,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     tokens: dict[str, bool]
     tokenizers: dict[str, str]
     changed: dict[str, Any]
+    notes: tuple[str, ...]
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -75,6 +77,7 @@ def make_plan(settings: Settings) -> Plan:
         },
         tokenizers={one.models: one.path for one in settings.prompts.tokenizer},
         changed=dict(_changed(settings, Settings(), "")),
+        notes=tuple(_notes(settings)),
     )
 
 
@@ -109,14 +112,21 @@ def _problems(settings: Settings, environment: Mapping[str, str]) -> Iterator[st
             yield f"[events.jetstream] {error}"
 
 
-def _why_not_here(host: str) -> str | None:
-    """Why nothing can listen on an address, whatever the port; None when it can."""
+def _notes(settings: Settings) -> Iterator[str]:
+    listen = settings.listen
+    if (reason := _why_not_here(listen.host, listen.port)) is not None:
+        yield f"port {listen.port} cannot be listened on now: {reason}"
+    if not settings.workers:
+        yield "there are no workers: POST /workers adds them"
+
+
+def _why_not_here(host: str, port: int = 0) -> str | None:
+    """Why nothing can listen on an address, whatever the port if it is 0; None when it can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((host.strip("[]"), 0))
+        socket.create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     return None
 
 

@@ -225,7 +225,7 @@ class Fleet:
             if isinstance(answer, bytes):
                 try:
                     for model in msgspec.json.decode(answer, type=dict[str, Any]).get("data", []):
-                        if model["id"] in worker.models:
+                        if not worker.settings.models or model["id"] in worker.settings.models:
                             merged.setdefault(model["id"], model)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
                     continue
