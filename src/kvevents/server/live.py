@@ -9,7 +9,8 @@
 | `log` | `{entries}`: to follow `log` |
 | `bye` | `{}`: the router is going down |
 
-Every message has an id. Whoever comes back with it in `Last-Event-ID` is told what was missed, or everything anew.
+Every message has an id. Whoever comes back with it in `Last-Event-ID` is told what was missed, or everything anew. The
+stream ends after a while, so that who may read it is asked again; browsers come back by themselves.
 """
 
 import asyncio
@@ -212,12 +213,13 @@ class Live:
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send(_part(b"retry: 1000\n\n"))
+        until = loop.time() + self._settings.stream_longest_s
         while True:
             reader.taken_at = loop.time()
             message = await reader.take(self._settings.heartbeat_s)
             reader.taken_at = loop.time()
             await send(_part(self._everything() if message is None else message))
-            if self._is_closed and not reader.is_behind:
+            if (self._is_closed or loop.time() > until) and not reader.is_behind:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
 
@@ -231,7 +233,12 @@ class Live:
 
 
 def differences(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """What to set where to make `after` of `before`. Where keys or places went away, the whole is set."""
+    """What to set where to make `after` of `before`. Where keys or places went away, the whole is set.
+
+    A number that becomes an equal number of another type is no difference.
+    """
+    if before == after:
+        return
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
         for key, value in after.items():
             if key not in before:
@@ -241,7 +248,7 @@ def differences(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from differences(old, new, (*path, place))
-    elif before != after or type(before) is not type(after):
+    else:
         yield path, after
 
 

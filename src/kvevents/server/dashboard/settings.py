@@ -19,6 +19,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
         stream_clients: readers of `GET /stream` at once; one more is answered 503.
         stream_frames: messages that wait for a slow reader; with one more they are dropped, and it starts anew.
         stream_stall_s: seconds after which a reader that takes nothing is let go.
+        stream_longest_s: seconds after which a reader has to come back, so that whoever may not read any more cannot.
         heartbeat_s: seconds of silence after which the stream says that it is alive.
         trails: answered prompts by which the hits of shared prefixes are counted.
         known_blocks: blocks of prompts that the all-knowing cache remembers; the oldest are forgotten.
@@ -34,6 +35,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream_clients: int = 64
     stream_frames: int = 64
     stream_stall_s: float = 30.0
+    stream_longest_s: float = 900.0
     heartbeat_s: float = 15.0
     trails: int = 4096
     known_blocks: int = 1_000_000

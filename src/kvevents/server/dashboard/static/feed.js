@@ -45,7 +45,7 @@ export class Feed extends EventTarget {
         rest = parts.pop();
         for (const part of parts) this.read(part);
       }
-      throw new Error("the router ended the stream");
+      setTimeout(() => this.connect(), 100); // it ends from time to time, to ask again who may read it
     } catch (error) {
       this.lose(error);
     } finally {

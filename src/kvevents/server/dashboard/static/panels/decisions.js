@@ -67,7 +67,9 @@ export function create(root) {
   const empty = h("div", { class: "empty" }, h("p", {}, "No request was placed yet."),
     h("p", { class: "note" }, "Send one to ", h("code", {}, "/v1/completions"), " or ", h("code", {}, "/v1/chat/completions"), "."));
   const list = h("div", { class: "decisions" });
-  body.append(empty, list);
+  const key = h("p", { class: "legend" }, [["expected", "series-1"], ["reported", "series-2"]].map(([name, colour]) =>
+    h("span", {}, h("i", { class: "key", "data-colour": colour }), `${name} share of the prompt cached`)));
+  body.append(empty, key, list);
   let held = null;
   pause.addEventListener("click", () => {
     held = held === null ? new Set() : null;
@@ -80,6 +82,7 @@ export function create(root) {
       if (held?.size === 0 && list.known) for (const id of list.known.keys()) held.add(id);
       const shown = (held ? all.filter((one) => held.has(one.id)) : all.slice(-MOST)).reverse();
       empty.hidden = shown.length > 0;
+      key.hidden = shown.length === 0;
       keyed(list, shown, (one) => one.id, make, show);
       setText(note, stats.decisions_taken ? `${count(stats.decisions_taken)} taken; shown is a sample` : "");
     },

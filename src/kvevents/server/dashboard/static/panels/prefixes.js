@@ -143,7 +143,9 @@ export function create(root) {
   }
 
   function makeNode(place) {
-    const node = h("button", { type: "button", role: "treeitem", class: "stretch" }, h("span", { class: "main" }), h("span", { class: "sub" }));
+    const node = h("button", { type: "button", role: "treeitem", class: "stretch" }, 
+      h("span", { class: "main" }, h("span"), h("span", { class: "long" }, " blocks")),
+      h("span", { class: "sub" }, h("span", { class: "long" }), h("span", { class: "short" })));
     node.addEventListener("click", () => open(node.place.one));
     const preview = () => {
       chosen = node.place.one.id;
@@ -167,8 +169,11 @@ export function create(root) {
     setAttribute(node, "data-hole", one.held_by === 0);
     setAttribute(node, "aria-level", place.level + 1);
     setAttribute(node, "aria-label", said(one) + (one.children ? `, ${plural(one.children, "branch", "branches")}` : ""));
-    setText(node.children[0], place.width > 0.1 ? plural(one.blocks, "block") : brief(one.blocks));
-    setText(node.children[1], one.held_by === 0 ? "hole" : place.width > 0.1 ? `on ${plural(one.held_by, "rank")}` : `×${one.held_by}`);
+    const [main, sub] = node.children;
+    setText(main.children[0], brief(one.blocks));
+    setText(main.children[1], one.blocks === 1 ? " block" : " blocks");
+    setText(sub.children[0], one.held_by === 0 ? "held by nobody" : `on ${plural(one.held_by, "rank")}`);
+    setText(sub.children[1], one.held_by === 0 ? "hole" : `×${one.held_by}`);
   }
 
   function open(one) {
