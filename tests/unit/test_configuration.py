@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, strategies
+from hypothesis import settings as examples
 
 from kvevents.cli.serve import serve
 from kvevents.errors import ConfigError
@@ -183,7 +185,7 @@ def write(folder: Path, text: str) -> Path:
         ("[[worker]]\nurl = 'http://a'\nevents = 'tcp://a'", "[[worker]] 1 (http://a) events: "),
         ("[[worker]]\nurl = 'http://a'\nevents = 'zmq'", "events: expected 'discover', 'none', http://host:port, tcp:"),
         ("[[worker]]\nurl = 'http://a'\nreplay = 'tcp://a:1'", "replay: expected events = 'tcp://host:port' or"),
-        ("[[worker]]\nurl = 'http://a'\nranks = 0", "ranks: expected at least 1, got 0"),
+        ("[[worker]]\nurl = 'http://a'\nranks = 0", "ranks: expected 1 to 1024, got 0"),
         ("[[worker]]\nurl = 'http://a'\ntokenizer = '/t'", "tokenizer: expected models beside it"),
         (
             "[[worker]]\nurl = 'http://a'\nmodels = ['m']\ntokenizer = '/nowhere'",
@@ -356,3 +358,30 @@ def test_the_page_about_the_router_names_only_settings_that_there_are() -> None:
         assert Reader(source="page", origins={}).read(Settings, tomllib.loads(block)) is not None
     for name in re.findall(r"--([a-z-]+)", " ".join(re.findall(r"^kvevents serve .*$", page, flags=re.MULTILINE))):
         assert name.replace("-", "_") in inspect.signature(serve).parameters
+
+
+JSON = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats() | strategies.text(),
+    lambda inner: strategies.lists(inner, max_size=3) | strategies.dictionaries(strategies.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@examples(max_examples=50)
+@given(strategies.dictionaries(strategies.sampled_from([*WorkerSettings.__struct_fields__, "x"]), JSON, max_size=6))
+def test_whatever_a_body_holds_is_a_worker_or_says_what_is_wrong(body: dict[str, object]) -> None:
+    reader = Reader(source="body", origins={})
+    described = reader.read(WorkerSettings, {"url": "http://a", **body})
+    assert (described is None) == bool(reader.problems)
+
+
+@examples(max_examples=50)
+@given(strategies.data())
+def test_whatever_a_file_holds_is_settings_or_says_what_is_wrong(data: strategies.DataObject) -> None:
+    table: dict[str, object] = {}
+    for key in data.draw(strategies.lists(strategies.sampled_from(keys_of(Settings)), max_size=3)):
+        kind = table_of_list(key.kind) or key.kind
+        names = [inner.name for inner in keys_of(kind)]
+        table[key.name] = data.draw(JSON | strategies.dictionaries(strategies.sampled_from(names), JSON, max_size=4))
+    reader = Reader(source="file", origins={})
+    assert (reader.read(Settings, table) is None) == bool(reader.problems)

@@ -10,6 +10,7 @@ import msgspec
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.secret import Secret
 from kvevents.transport import ConsumerKeys, Source, rank_sources
+from kvevents.transport.discovery import MAX_RANKS
 from kvevents.transport.endpoints import Endpoint
 from kvevents.transport.source import Residency
 
@@ -17,6 +18,10 @@ Role: TypeAlias = Literal["prefill", "decode"]
 
 DISCOVER = "discover"
 NO_EVENTS = "none"
+
+MOST_RANKS = MAX_RANKS
+MOST_BLOCK_TOKENS = 2**20
+MOST_REQUESTS = 2**31 - 1
 
 _ID = re.compile(r"[A-Za-z0-9.:_/\[\]-]{1,200}")  # it stands in headers, paths and metrics
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -65,15 +70,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     replay: str | None = None
     topic: str | None = None
     bind: bool | None = None
-    ranks: Annotated[int, _json(minimum=1)] | None = None
-    block_size: Annotated[int, _json(minimum=1)] | None = None
+    ranks: Annotated[int, _json(minimum=1, maximum=MOST_RANKS)] | None = None
+    block_size: Annotated[int, _json(minimum=1, maximum=MOST_BLOCK_TOKENS)] | None = None
     residency: Residency = "counted"
     keys: Path | None = None
     publisher_key: Path | None = None
     api_key: Secret | None = None
     api_key_file: Path | None = None
     api_key_env: str | None = None
-    max_in_flight: Annotated[int, _json(minimum=1)] | None = None
+    max_in_flight: Annotated[int, _json(minimum=1, maximum=MOST_REQUESTS)] | None = None
     role: Role | None = None
     bootstrap_port: Annotated[int, _json(minimum=1, maximum=65_535)] | None = None
     models: tuple[str, ...] = ()
@@ -84,10 +89,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _base_url(self.url, "url")
         if not _ID.fullmatch(self.worker_id):
             raise ConfigError(f"id: expected up to 200 letters, digits and any of .:_-/[], got {self.worker_id!r}")
-        for name in ("ranks", "block_size", "max_in_flight"):
+        for name, most in (("ranks", MOST_RANKS), ("block_size", MOST_BLOCK_TOKENS), ("max_in_flight", MOST_REQUESTS)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
+            if value is not None and not 1 <= value <= most:
+                raise ConfigError(f"{name}: expected 1 to {most}, got {value}")
         if self.bootstrap_port is not None and not 1 <= self.bootstrap_port <= 65_535:
             raise ConfigError(f"bootstrap_port: expected 1 to 65535, got {self.bootstrap_port}")
         self._check_events()
