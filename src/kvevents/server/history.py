@@ -64,12 +64,13 @@ COLUMNS = ("at", *SUMS, *(f"latency_p{percent}_s" for percent in PERCENTILES))
 
 
 class Bucket:
-    """The sums of one stretch of time."""
+    """The sums of one stretch of time, which do not change any more once it is over."""
 
-    __slots__ = ("at", "latencies", "sums")
+    __slots__ = ("_row", "at", "latencies", "sums")
 
     def __init__(self, at: int) -> None:
         self.at = at
+        self._row: list[float | None] | None = None
         self.sums: Counter[str] = Counter()
         self.latencies = Latencies()
 
@@ -78,10 +79,15 @@ class Bucket:
         self.sums.update(other.sums)
         self.latencies.add_all(other.latencies)
 
-    def row(self) -> list[float | None]:
+    def row(self, *, is_over: bool = True) -> list[float | None]:
         """The figures in the order of `COLUMNS`."""
+        if self._row is not None:
+            return self._row
         percentiles = (self.latencies.percentile(percent / 100) for percent in PERCENTILES)
-        return [self.at, *(self.sums[name] for name in SUMS), *percentiles]
+        row = [self.at, *(self.sums[name] for name in SUMS), *percentiles]
+        if is_over:
+            self._row = row
+        return row
 
 
 class History:
@@ -120,7 +126,7 @@ class History:
     def document(self) -> dict[str, Any]:
         """Both rings, without the second that is not over yet; the last long bucket holds what is over of it."""
         fine = self.rows_since(-math.inf)
-        coarse = [bucket.row() for bucket in self._coarse]
+        coarse = [bucket.row(is_over=bucket is not self._coarse[-1]) for bucket in self._coarse]
         return {
             "columns": COLUMNS,
             "fine": {"step_s": 1, "rows": fine},

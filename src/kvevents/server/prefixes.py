@@ -84,19 +84,30 @@ class Prefixes:
     def answered(self, prompt: Prompt) -> None:
         """A prompt was answered: from now on everybody could know it."""
         block_size = self._fleet.index.block_size
+        if len(prompt.tokens) < block_size:
+            return  # no whole block, or nothing is known of it
         if self._known.block_size != block_size:
             self._known = self._new_cache()
-        identity: dict[str, Any] = {
-            "lora_name": prompt.lora_name,
-            "cache_salt": prompt.cache_salt,
-            "extra_keys": prompt.extra_keys,
-        }
-        blocks = self._known.match(prompt.tokens, **identity, approximate=prompt.approximate).get(_EVERYONE, 0)
-        self._known.learn(*_EVERYONE, prompt.tokens, **identity, approximate=prompt.approximate)
-        reusable = max(0, min(blocks, (len(prompt.tokens) - 1) // block_size))
+        chain = self._known.chain(
+            prompt.tokens,
+            prompt.lora_name,
+            None,
+            prompt.cache_salt,
+            prompt.extra_keys,
+            approximate=prompt.approximate,
+        )
+        everyone = self._known.holder(*_EVERYONE)
+        (blocks,) = self._known.depths(chain, [(everyone, self._known.oldest)])
+        self._known.learn_chain(chain, everyone)
+        reusable = min(blocks, (len(prompt.tokens) - 1) // block_size)
         self._history.add("all_knowing_cached_tokens", reusable * block_size)
         if not prompt.approximate:
-            trail = self._fleet.index.trail(prompt.tokens, **identity)
+            trail = self._fleet.index.trail(
+                prompt.tokens,
+                lora_name=prompt.lora_name,
+                cache_salt=prompt.cache_salt,
+                extra_keys=prompt.extra_keys,
+            )
             if trail:
                 self._trails.append(trail)
 
