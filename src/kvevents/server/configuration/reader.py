@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -233,12 +233,3 @@ def without_credentials(text: str) -> str:
 def _shown(value: object) -> str:
     text = without_credentials(repr(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
-
-
-def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested tables with its dotted key."""
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from dotted(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
