@@ -73,6 +73,25 @@ def test_what_routing_needs_comes_along() -> None:
     assert reader().read(body(input=["a", "b"])).prompts == 2
 
 
+def test_what_other_endpoints_render_their_own_way_is_stood_in_for() -> None:
+    items = [{"role": "user", "content": "Hello there"}]
+    for prompt in (
+        reader(SIM).read(body(input=items, model=SIM), "/v1/responses"),
+        reader(SIM).read(body(input="Hello there", model=SIM), "/v1/responses"),
+        reader(SIM).read(body(input=items, model=SIM), "/v1/embeddings"),
+        reader(SIM).read(body(messages=items, system="Be kind.", model=SIM), "/v1/messages"),
+    ):
+        assert prompt.approximate
+        assert len(prompt.tokens) > 2
+    assert reader(SIM).read(body(input="Hello", model=SIM), "/v1/embeddings").approximate is False
+
+
+def test_an_adapter_that_workers_list_is_known_by_its_name() -> None:
+    served = PromptReader(served=lambda: [{SIM, "sql"}], base_of={"sql": SIM}.get)
+    prompt = served.read(body(text="a", model="sql"))
+    assert (prompt.model, prompt.lora_name, prompt.approximate) == ("sql", "sql", False)
+
+
 def test_an_adapter_may_be_asked_for_in_every_way_that_engines_have() -> None:
     served = reader("base", "sql", adapters={"sql": "base"})
     named = [served.read(body(text="a", **fields)) for fields in ({"model": "sql"}, {"model": "base:sql"})]

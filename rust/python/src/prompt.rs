@@ -27,8 +27,8 @@ impl Request {
     #[getter]
     fn source(&self) -> &'static str {
         match self.found.source {
-            Source::None => "none",
             _ if self.found.is_embedding => "embedding",
+            Source::None => "none",
             Source::Ids => "ids",
             Source::Text => "text",
             Source::Chat => "chat",

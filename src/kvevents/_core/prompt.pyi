@@ -14,7 +14,7 @@ class Request:
 
     @property
     def source(self) -> Literal["ids", "text", "chat", "embedding", "none"]:
-        """What the prompt was given as; `embedding`: text or ids, as the input of embeddings."""
+        """What the prompt was given as; `embedding`: of any form, as `input`."""
 
     @property
     def tokens(self) -> memoryview:
@@ -76,7 +76,7 @@ class Request:
         """What a template needs of a chat, as a JSON object; texts of images and the like are digests in it."""
 
     def stand_in(self) -> memoryview:
-        """Ids of 64 bits from `STAND_IN` on, one for four bytes of the prompt's text."""
+        """Ids of 64 bits from `STAND_IN` on, one for four bytes of the prompt's text, else of its JSON."""
 
 def byte_ids(text: str, /) -> memoryview:
     """The bytes of a text in UTF-8 as ids of 32 bits."""

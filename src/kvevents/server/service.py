@@ -51,6 +51,7 @@ class Service:
             settings.prompts,
             block_size=lambda: self.fleet.index.block_size,
             served=lambda: [worker.models for worker in self.fleet.workers],
+            base_of=self.fleet.base_of,
         )
         self.decisions = Decisions(self)
         self.proxy = Proxy(self)

@@ -84,7 +84,7 @@ enum Form {
     Ids,
     Text(Span),
     Empty,
-    Other(usize),
+    Other(Span),
 }
 
 impl Reading {
@@ -269,7 +269,10 @@ impl Reading {
                     request.text = Some(text.clone());
                 }
                 Form::Empty => request.unread = Some(Unread::Empty),
-                Form::Other(offset) => request.unread = Some(Unread::Form(*offset)),
+                Form::Other(value) => {
+                    request.unread = Some(Unread::Form(value.start));
+                    request.other = Some(value.clone());
+                }
                 Form::Absent => {}
             }
         } else {
@@ -286,7 +289,6 @@ impl Field {
 
     /// One prompt or several: text, or ids.
     fn read(&mut self, scanner: &mut Scanner<'_>) -> Result<(), PromptError> {
-        let start = scanner.at;
         self.prompts = 1;
         self.form = match scanner.peek() {
             b'"' => Form::Text(scanner.string()?),
@@ -296,10 +298,7 @@ impl Field {
                     scanner.skip(1)?;
                     Form::Empty
                 }
-                b'{' => {
-                    scanner.skip(1)?;
-                    Form::Other(start)
-                }
+                b'{' => Form::Other(scanner.skip(1)?),
                 _ => {
                     scanner.ids(&mut self.ids)?;
                     Form::Ids
@@ -307,9 +306,9 @@ impl Field {
             },
             _ => {
                 let value = scanner.skip(1)?;
-                match &scanner.data[value] {
+                match &scanner.data[value.clone()] {
                     b"null" => Form::Absent,
-                    _ => Form::Other(start),
+                    _ => Form::Other(value),
                 }
             }
         };
@@ -325,7 +324,6 @@ impl Field {
             if prompts > 1 {
                 return scanner.skip(2).map(drop);
             }
-            let start = scanner.at;
             form = match scanner.peek() {
                 b'"' => Form::Text(scanner.string()?),
                 _ => match after_bracket(scanner) {
@@ -333,10 +331,7 @@ impl Field {
                         scanner.skip(2)?;
                         Form::Empty
                     }
-                    b'"' | b'{' | b'[' => {
-                        scanner.skip(2)?;
-                        Form::Other(start)
-                    }
+                    b'"' | b'{' | b'[' => Form::Other(scanner.skip(2)?),
                     _ => {
                         scanner.ids(&mut self.ids)?;
                         Form::Ids

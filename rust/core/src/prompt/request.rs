@@ -82,6 +82,8 @@ pub struct Request {
     /// Fields that are left out of account.
     pub ignored: Vec<Ignored>,
     pub(super) text: Option<Span>,
+    /// A prompt of another form.
+    pub(super) other: Option<Span>,
     pub(super) messages: Option<Span>,
     pub(super) media: Vec<Span>,
     pub(super) attached: Vec<Option<Span>>,
@@ -164,6 +166,9 @@ impl Request {
             let messages = lean(body, messages, &self.media);
             let tools = self.chat[0].clone().unwrap_or_default();
             return stand_in([&body[tools], &messages]);
+        }
+        if let Some(other) = &self.other {
+            return stand_in([&body[other.clone()]]);
         }
         stand_in([self.text(body).unwrap_or_default().as_bytes()])
     }

@@ -31,6 +31,7 @@ _INFO_PATHS = ("/server_info", "/get_server_info")
 
 class _Model(msgspec.Struct):
     id: str
+    parent: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -108,6 +109,7 @@ class Discovery:
         try:
             models = msgspec.json.decode(await self._client.get(worker, "/v1/models"), type=_Models)
             worker.served = frozenset(model.id for model in models.data)
+            worker.adapters = {model.id: model.parent for model in models.data if model.parent is not None}
         except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("worker %s: /v1/models: %s", worker.id, error)
 

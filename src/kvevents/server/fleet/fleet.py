@@ -196,6 +196,11 @@ class Fleet:
         unfit = {worker.id for worker in self._workers.values() if model not in worker.models}
         return unfit if len(unfit) < len(self._workers) else ()
 
+    def base_of(self, adapter: str) -> str | None:
+        """The model of an adapter that some worker lists; None for anything else."""
+        workers = self._workers.values()
+        return next((worker.adapters[adapter] for worker in workers if adapter in worker.adapters), None)
+
     def open_requests(self, worker_id: str) -> int:
         """Requests that a worker works on, as the router counts them."""
         return sum(load.requests for (name, _), load in self.router.loads().items() if name == worker_id)

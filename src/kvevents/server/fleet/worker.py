@@ -39,6 +39,7 @@ class Worker:
         load_reads: how often it has said so.
         load_failures: how often it should have, and did not.
         served: the models that it says it serves.
+        adapters: of those, the adapters, with the model that each belongs to.
     """
 
     def __init__(self, settings: WorkerSettings, *, worker_id: str | None = None) -> None:
@@ -56,6 +57,7 @@ class Worker:
         self.role: Role | None = settings.role
         self.bootstrap_port = settings.bootstrap_port
         self.served: frozenset[str] = frozenset()
+        self.adapters: Mapping[str, str] = {}
         self.tells_of_itself = False
         self.models_read = 0.0
         self.is_discovered = False

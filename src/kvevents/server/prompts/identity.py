@@ -24,16 +24,24 @@ class Identities:
     Args:
         configured: adapters by name, with the model of each.
         served: names of the models that each worker serves.
+        base_of: the model of an adapter that workers list as a model of its own.
     """
 
-    def __init__(self, configured: Mapping[str, str], *, served: Callable[[], Iterable[Collection[str]]]) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, str],
+        *,
+        served: Callable[[], Iterable[Collection[str]]],
+        base_of: Callable[[str], str | None],
+    ) -> None:
         self._configured = configured
         self._served = served
+        self._base_of = base_of
 
     def of(self, model: str | None, lora_name: str | None) -> Identity:
         """The identity of what a request names."""
         if model is not None:
-            base = self._configured.get(model)
+            base = self._configured.get(model) or self._base_of(model)
             if base is not None:
                 return Identity(model, base, lora_name or model)
             if self._is_served(model):

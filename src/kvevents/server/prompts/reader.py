@@ -17,6 +17,9 @@ from kvevents.server.prompts.process import Encoded, Job, TokenizingError
 from kvevents.server.prompts.prompt import NO_TOKENS, Pending, Prompt
 from kvevents.server.prompts.settings import PromptSettings
 
+_OTHER_KINDS = ("/v1/responses", "/v1/messages")
+"""Endpoints whose messages are not those of chat completions."""
+
 
 class PromptReader:
     """Reads bodies. `read` is quick; what needs a tokenizer is left to `tokenize`. Lives on one event loop.
@@ -25,6 +28,7 @@ class PromptReader:
         settings: which tokenizers there are, and what bounds them.
         block_size: tokens in a block of the index, for `Prompt.extra_keys`.
         served: names of the models that each worker serves.
+        base_of: the model of an adapter that workers list as a model of its own.
 
     Attributes:
         counters: what was read, and how.
@@ -36,14 +40,15 @@ class PromptReader:
         *,
         block_size: Callable[[], int] = lambda: 1,
         served: Callable[[], Iterable[Collection[str]]] = tuple,
+        base_of: Callable[[str], str | None] = lambda _adapter: None,
     ) -> None:
         settings = settings or PromptSettings()
         self.counters = PromptCounters()
         self._block_size = block_size
-        self._identities = Identities(settings.adapters, served=served)
+        self._identities = Identities(settings.adapters, served=served, base_of=base_of)
         self._models = [Model(tokenizer, settings) for tokenizer in settings.tokenizer]
 
-    def read(self, body: bytes, path: str = "") -> Prompt:  # noqa: ARG002 - the fields say which form it is
+    def read(self, body: bytes, path: str = "") -> Prompt:
         """The prompt of a request to any endpoint, as far as no tokenizer is needed.
 
         Args:
@@ -57,9 +62,9 @@ class PromptReader:
             request = read_request(body)
         except (WireError, ValueError) as error:
             raise self._refused(error) from None
-        return self._prompt(request)
+        return self._prompt(request, path)
 
-    async def read_beside(self, body: bytes, path: str = "") -> Prompt:  # noqa: ARG002
+    async def read_beside(self, body: bytes, path: str = "") -> Prompt:
         """The same, for bodies of megabytes: other requests go on meanwhile.
 
         Raises:
@@ -69,7 +74,7 @@ class PromptReader:
             request = await asyncio.to_thread(read_request, body)
         except (WireError, ValueError) as error:
             raise self._refused(error) from None
-        return self._prompt(request)
+        return self._prompt(request, path)
 
     async def tokenize(self, prompt: Prompt) -> Prompt:
         """The same prompt with its token ids; where they cannot be had, with what stands for its text."""
@@ -117,7 +122,7 @@ class PromptReader:
             return HttpError(400, "not_json", f"body: {error.reason} at byte {error.offset}")
         return HttpError(400, "bad_request", f"body: {error}")
 
-    def _prompt(self, request: Request) -> Prompt:
+    def _prompt(self, request: Request, path: str) -> Prompt:
         source = request.source
         self.counters.read[source] += 1
         identity = self._identities.of(request.model, request.lora_name)
@@ -133,11 +138,19 @@ class PromptReader:
             "prompts": request.prompts,
             "ignored": request.ignored,
         }
+        if _is_of_another_kind(request, path):
+            return self._stand_in(
+                request, facts, "unreadable", f"prompts of {path or 'this form'} are not rendered here"
+            )
         if request.unread is not None:
             return Prompt(tokens=NO_TOKENS, unread=f"body: {request.unread}", **facts)
         text = request.text
         if source != "chat" and text is None:
             return Prompt(tokens=request.tokens, extra_keys=self._extra_keys(request), **facts)
+        return self._written(request, text, identity, facts)
+
+    def _written(self, request: Request, text: str | None, identity: Identity, facts: dict[str, Any]) -> Prompt:
+        """A prompt of text, or of messages."""
         model = self._model(identity)
         if model is None:
             return self._stand_in(request, facts, "no_tokenizer", _no_tokenizer(identity.base))
@@ -184,6 +197,13 @@ class PromptReader:
         if attached is not None:
             media.insert(0, (0, attached))  # where in the prompt they are only the engine knows
         return extra_keys(media, block_size=self._block_size()) if media else None
+
+
+def _is_of_another_kind(request: Request, path: str) -> bool:
+    """Whether only the engine knows how a prompt becomes text, though it looks like one that is known here."""
+    if path.startswith(_OTHER_KINDS):
+        return request.source in {"chat", "embedding"}
+    return request.source == "embedding" and request.unread is not None
 
 
 def _no_tokenizer(model: str | None) -> str:
