@@ -206,3 +206,33 @@ def test_the_process_knows_none_of_the_routers_secrets(tmp_path: Path, monkeypat
             assert b"PATH=" in environment
 
     run(test)
+
+
+def test_an_adapter_asked_for_as_a_model_has_blocks_of_its_own() -> None:
+    async def test() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            engine = await Child.start("engine", [*ENGINE, "--adapter", "sql"])
+            stack.push_async_callback(engine.stop)
+            router = await Child.start("router", ["serve", "--port", "0", "--worker", engine.url])
+            stack.push_async_callback(router.stop)
+            prompt = list(range(10 * PAGE))
+
+            async def held(model: str) -> int:
+                matches = (await post(router.url, "/query", {"model": model, "token_ids": prompt}))["matches"]
+                return max((match["total"] for match in matches), default=0)
+
+            async def is_told() -> bool:
+                return await held("sql") == 10
+
+            async with aiohttp.ClientSession(router.url) as http:
+                for expected in (0, 9 * PAGE):
+                    body = {"model": "sql", "prompt": prompt, "max_tokens": 2}
+                    async with http.post("/v1/completions", json=body) as response:
+                        assert response.status == 200, await response.text()
+                        assert int(response.headers["x-kvevents-expected-cached-tokens"]) == expected
+                        usage = (await response.json())["usage"]
+                    assert usage["prompt_tokens_details"]["cached_tokens"] == expected
+                    await until(is_told)
+            assert await held("kvevents-sim") == 0
+
+    run(test)
