@@ -200,9 +200,7 @@ fn take(peer: &mut Peer, figures: &mut Figures) -> bool {
         let Some(head) = Head::read(input) else { return false };
         if !head.line.contains(" 200") {
             figures.refused += 1;
-            figures
-                .first_refusal
-                .get_or_insert_with(|| String::from_utf8_lossy(input).into_owned());
+            figures.first_refusal.get_or_insert_with(|| head.line.clone());
         }
         input.drain(..head.length);
         waiting.head = Some(head);
