@@ -159,7 +159,8 @@ def rows_of(found: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]
         ("paced streams", "chunk_p99_us"),
         ("burst of streams", "first_byte_p50_us"),
     ]
-    return [{"question": name, "figure": figure, "of": values(found[name], figure)} for name, figure in wanted]
+    rows = ((name, figure) for name, figure in wanted if name in found)
+    return [{"question": name, "figure": figure, "of": values(found[name], figure)} for name, figure in rows]
 
 
 def values(of: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
@@ -179,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="ours,vllm-router,sglang-router", help="routers to compare")
+    parser.add_argument("--ask", default="", help="only questions with this in their name; nothing is written then")
     parser.add_argument("--dry", action="store_true", help="print the rows and write no result")
     options = parser.parse_args()
     only = options.only.split(",")
@@ -203,13 +205,14 @@ def main() -> None:
                 print(f"proxy: without {name}: {reason}", file=sys.stderr)
                 continue
             targets.append(Target(name, router.port, router))
-        found = in_turns(targets, questions(), options.rounds)
+        asked = [question for question in questions() if options.ask in question.name]
+        found = in_turns(targets, asked, options.rounds)
         rows = rows_of(found)
-        stuck = {target.name: unread(target, engines) for target in targets if target.router}
-        for figure in ("grown_mb", "chunks_taken"):
+        stuck = {target.name: unread(target, engines) for target in targets if target.router and not options.ask}
+        for figure in ("grown_mb", "chunks_taken") if stuck else ():
             of = {name: figures[figure] for name, figures in stuck.items()}
             rows.append({"question": "a client that never reads", "figure": figure, "of": of})
-    if options.dry:
+    if options.dry or options.ask:
         print("\n".join(json.dumps(row) for row in rows))
         print(json.dumps(found, indent=1), file=sys.stderr)
     else:

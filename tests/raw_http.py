@@ -1,4 +1,4 @@
-"""Bytes to a router and bytes from it, and workers that answer as they are told, for what no HTTP library would send."""
+"""Bytes to a router and bytes from it, and workers that answer as they are told: what no HTTP library would send."""
 
 import contextlib
 import json

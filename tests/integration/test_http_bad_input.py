@@ -133,11 +133,10 @@ NESTED = b'{"model":"stub","prompt":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
         b'{"model": "stub", "prompt": [1, 2',
         b'{"model": "stub", "prompt": "\xff\xfe"}',
         b'{"model": "stub", "prompt": "a"} and more',
-        b'{"model": "stub", "prompt": [1, NaN]}',
         b"\x00" * 100,
         b'{"model": "stub",\x00 "prompt": "a"}',
     ],
-    ids=["empty", "text", "half", "not UTF-8", "more after it", "NaN", "NUL bytes", "a NUL byte"],
+    ids=["empty", "text", "half", "not UTF-8", "more after it", "NUL bytes", "a NUL byte"],
 )
 def test_a_body_that_is_no_json(router: Place, body: bytes) -> None:
     arrived = len(router.workers.arrived)
@@ -145,7 +144,7 @@ def test_a_body_that_is_no_json(router: Place, body: bytes) -> None:
     assert len(router.workers.arrived) == arrived
 
 
-@pytest.mark.parametrize("ids", ["-1", "1.5", "99999999999999999999999999", "null", "true", '"a"', "[1]"])
+@pytest.mark.parametrize("ids", ["-1", "1.5", "NaN", "99999999999999999999999999", "null", "true", '"a"', "[1]"])
 def test_token_ids_that_are_none_are_no_token_ids(router: Place, ids: str) -> None:
     body = b'{"model": "stub", "prompt": [1, 2, %s], "max_tokens": 1}' % ids.encode()
     reply = router.router.send(request(body))
@@ -360,7 +359,9 @@ def test_clients_that_leave_in_the_middle_are_forgotten(router: Place) -> None:
             with router.router.wire() as wire:
                 wire.send(data[:place])
     counters = router.router.counters
-    until(lambda: counters()["kvevents_open_client_connections"] <= 2 and counters()["kvevents_buffered_body_bytes"] == 0)
+    until(
+        lambda: counters()["kvevents_open_client_connections"] <= 2 and counters()["kvevents_buffered_body_bytes"] == 0
+    )
 
 
 def test_wrong_tokens_open_nothing(router: Place) -> None:
