@@ -140,7 +140,7 @@ class BadWorkers:
 
     def __init__(self, number: int, behaviours: dict[str, Behaviour]) -> None:
         self._behaviours = behaviours
-        self.arrived: list[dict[str, Any]] = []
+        self.arrived: list[Any] = []
         self._servers = [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in range(number)]
         self.urls = [f"http://127.0.0.1:{server.getsockname()[1]}" for server in self._servers]
         for server in self._servers:
@@ -182,7 +182,8 @@ class BadWorkers:
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
                     continue
                 self.arrived.append(read)
-                behave = self._behaviours.get(read.get("user", ""))
+                told = read.get("user") if isinstance(read, dict) else None
+                behave = self._behaviours.get(told) if isinstance(told, str) else None
                 if behave is not None:
                     behave(connection)
                     return

@@ -7,6 +7,9 @@ import httptools
 
 from kvevents.server.proxy.heads import MalformedReplyError, ReplyHead, read_reply_head
 
+MAX_INTERIM = 16
+"""Replies that announce another one (100, 103): more in a row are none."""
+
 
 class ReplySink(Protocol):
     """Who waits for a reply."""
@@ -40,6 +43,7 @@ class Upstream(asyncio.Protocol):
         "_complete",
         "_head",
         "_headers",
+        "_interim",
         "_is_between",
         "_keep",
         "_max_head_bytes",
@@ -81,6 +85,7 @@ class Upstream(asyncio.Protocol):
         self._head = b""
         self._reply: ReplyHead | None = None
         self._messages = 0
+        self._interim = 0
         self._complete = False
         self._transport.writelines((head, body))
 
@@ -177,6 +182,11 @@ class Upstream(asyncio.Protocol):
             if status >= 200:
                 break
             data = rest  # an interim reply: the client did not ask for it
+            self._complete = False
+            self._messages = 0
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                raise MalformedReplyError("sent nothing but interim replies")
         reply = read_reply_head(status, data[: data.find(b"\r\n")], self._headers)
         self._reply = reply
         self._head = b""
