@@ -51,6 +51,10 @@ class Statistics:
             "outcomes": outcomes,
             "unplaced_requests": service.ledger.unplaced,
             "unread_prompts": service.ledger.unread,
+            "prompts": {
+                **msgspec.structs.asdict(service.prompts.counters),
+                "tokenizers": [msgspec.structs.asdict(state) for state in service.prompts.models()],
+            },
             "events": event_figures(index, states),
             "workers": self._workers(service.fleet.workers, index),
             "index": index,
