@@ -205,10 +205,11 @@ def test_garbage_in_the_middle_of_a_stream_is_not_passed_on() -> None:
             wire.send(STREAMED)
             await wire.reader.readuntil(chunk(EVENT))
             garbling.set()
-            received = await wire.ended()
+            received = await wire.reader.readuntil(b"\r\n0\r\n\r\n")
             assert b"xyz" not in received
             assert b"worker_failed" in received
-            assert received.endswith(b"\r\n0\r\n\r\n")
+            wire.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")  # it was not told that it must not
+            assert (await wire.reply())[0] == 200
             assert service.proxy.counters.garbage == service.proxy.counters.broken_streams == 1
 
     run(test)

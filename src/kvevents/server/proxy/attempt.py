@@ -182,7 +182,7 @@ class Attempt:
         self._proxy.counters.broken_streams += 1
         self.end("broken")
         self._owner.on_broken(self._reply.status)
-        self._reply.break_off(_error_event(trouble), is_at_boundary=is_at_boundary)
+        self._reply.break_off(_error_event(trouble), is_at_boundary=is_at_boundary, keep_alive=self._keeps_alive())
 
     def late(self) -> None:
         """The worker has had its time."""

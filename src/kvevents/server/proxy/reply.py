@@ -86,8 +86,15 @@ class Reply:
         """Send more of the body."""
         self._client.write(data if self._unframed is None else self._taken(data))
 
-    def break_off(self, event: bytes, *, is_at_boundary: bool) -> None:
-        """End a reply in the middle: an event stream with an event that says so, of any other the length does."""
+    def break_off(self, event: bytes, *, is_at_boundary: bool, keep_alive: bool) -> None:
+        """End a reply in the middle: an event stream with an event that says so, of any other the length does.
+
+        Args:
+            event: that says so.
+            is_at_boundary: whether the last chunk is whole.
+            keep_alive: what the client was told of its connection: where the reply ends as it should, it may send the
+                next request this moment.
+        """
         head = self.head
         assert head is not None, "a reply that is begun has a head"
         is_framed = head.is_chunked and self._unframed is None
@@ -97,7 +104,7 @@ class Reply:
             if is_framed:
                 event = b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
             self._client.write(event)
-            self._client.answered(keep_alive=False)
+            self._client.answered(keep_alive=keep_alive and is_framed)
         elif head.ends_with_connection or self._unframed is not None:
             self._client.transport.abort()  # an orderly end would make it look whole
         else:

@@ -22,7 +22,7 @@ class Request:
     """
 
     __slots__ = (
-        "_parts",
+        "_more",
         "body",
         "head",
         "headers",
@@ -45,23 +45,28 @@ class Request:
         self.refusal: HttpError | None = None
         self.body = b""
         self.size = 0
-        self._parts: list[bytes] = []
+        self._more: bytearray | None = None
         path = self.target.partition(b"?")[0]
-        self.path = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
+        self.path = (unquote_to_bytes(path) if b"%" in path else path).decode(errors="replace")
 
     def add(self, piece: bytes) -> None:
-        """Take a piece of the body."""
-        self._parts.append(piece)
+        """Take a piece of the body. Most come in one; those in millions cost no more than their bytes."""
+        if self._more is not None:
+            self._more += piece
+        elif self.body:
+            self._more = bytearray(self.body) + piece
+        else:
+            self.body = piece
 
     def complete(self) -> None:
         """The body is whole."""
-        self.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
+        if self._more is not None:
+            self.body, self._more = bytes(self._more), None
 
     def refuse(self, error: HttpError) -> None:
         """Do not answer as asked; the first reason counts."""
         self.refusal = self.refusal or error
-        self._parts.clear()
+        self.body, self._more = b"", None
 
 
 def _origin_form(target: bytes) -> bytes:
