@@ -26,10 +26,6 @@ Agents: an engine has room for one or two of the longest prompts, so a queue oft
 of some thousand tokens; the cost counts what is to be computed before them, which is little. `least_loaded` counts
 requests, so it leaves that engine alone sooner, and computes 2.6 times as much.
 """,
-    "query": """
-Over HTTP the match is a small part: the body's ids become Python integers before they become a buffer, and each answer
-passes the layers of ASGI. A reader from JSON straight into a buffer is the next step.
-""",
 }
 
 

@@ -171,7 +171,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(tmp_path: Path) -> None:
             prompt = await read(reader, prompt="Hello")
             assert prompt.approximate
             assert reader.counters.approximate == {"failed": 1}
-            (state,) = reader.models()
+            state, _ = reader.models()
             assert state.state == "failed"
             assert state.reason == prompt.unread
 

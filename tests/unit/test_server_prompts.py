@@ -222,8 +222,14 @@ def test_a_large_body_is_read_beside_other_threads() -> None:
     assert request.tokens.readonly
 
 
-def test_by_default_the_simulated_engines_tokenizer_is_there() -> None:
-    assert PromptSettings().tokenizer == (TokenizerSettings(models="kvevents-sim*", path="bytes"),)
+def test_the_simulated_engines_tokenizer_is_there_beside_others() -> None:
+    mine = TokenizerSettings(models="mine", path="bytes")
+    for tokenizers, states in ((), 1), ((mine,), 2), (PromptSettings().tokenizer, 1):
+        served = reader(tokenizer=tokenizers)
+        assert served.read(body(text="a", model="kvevents-sim-2")).approximate is False
+        assert served.read(body(text="a")).approximate is False
+        assert len(served.models()) == states
+    assert reader(tokenizer=(mine, mine)).read(body(text="a")).approximate is True
 
 
 def test_settings_say_what_is_wrong(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from kvevents.server.prompts.identity import Identities, Identity
 from kvevents.server.prompts.model import Model, ModelState
 from kvevents.server.prompts.process import Encoded, Job, TokenizingError
 from kvevents.server.prompts.prompt import NO_TOKENS, Pending, Prompt
-from kvevents.server.prompts.settings import PromptSettings
+from kvevents.server.prompts.settings import SIMULATED, PromptSettings
 
 _OTHER_KINDS = ("/v1/responses", "/v1/messages")
 """Endpoints whose messages are not those of chat completions."""
@@ -46,7 +46,9 @@ class PromptReader:
         self.counters = PromptCounters()
         self._block_size = block_size
         self._identities = Identities(settings.adapters, served=served, base_of=base_of)
-        self._models = [Model(tokenizer, settings) for tokenizer in settings.tokenizer]
+        tokenizers = settings.tokenizer if SIMULATED in settings.tokenizer else (*settings.tokenizer, SIMULATED)
+        self._models = [Model(tokenizer, settings) for tokenizer in tokenizers]
+        self._only = self._models[0] if len(settings.tokenizer) <= 1 else None
 
     def read(self, body: bytes, path: str = "") -> Prompt:
         """The prompt of a request to any endpoint, as far as no tokenizer is needed.
@@ -165,8 +167,8 @@ class PromptReader:
     def _model(self, identity: Identity) -> Model | None:
         """The tokenizer of what was asked for by name, else of what is meant."""
         names = [name for name in (identity.model, identity.base) if name is not None]
-        if not names and len(self._models) == 1:
-            return self._models[0]
+        if not names:
+            return self._only
         return next((model for name in names for model in self._models if model.fits(name)), None)
 
     def _as_bytes(self, request: Request, facts: dict[str, Any], text: str | None, model: Model) -> Prompt:

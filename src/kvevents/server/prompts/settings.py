@@ -48,6 +48,10 @@ class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             )
 
 
+SIMULATED = TokenizerSettings(models="kvevents-sim*", path=BYTES)
+"""That of the simulated engine; there whatever else is configured."""
+
+
 class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How prompts become token ids.
 
@@ -61,7 +65,7 @@ class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         processes: of each tokenizer; each works on one prompt at a time, and the others wait for `timeout_s` at most.
     """
 
-    tokenizer: tuple[TokenizerSettings, ...] = (TokenizerSettings(models="kvevents-sim*", path=BYTES),)
+    tokenizer: tuple[TokenizerSettings, ...] = (SIMULATED,)
     adapters: dict[str, str] = {}
     timeout_s: float = 2.0
     max_text_bytes: int = 16 * 2**20
