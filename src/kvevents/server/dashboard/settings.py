@@ -38,7 +38,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream_longest_s: float = 900.0
     heartbeat_s: float = 15.0
     trails: int = 4096
-    known_blocks: int = 1_000_000
+    known_blocks: int = 524_288
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
