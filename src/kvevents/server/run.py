@@ -13,10 +13,6 @@ from kvevents.errors import TransportError
 from kvevents.server.app import create_app
 from kvevents.server.configuration import Settings
 
-GC_THRESHOLD = (10_000, 20, 20)
-"""Objects made since the last collection, and the older generations in multiples of that: what requests leave behind
-is not in cycles, and looking for some after every tenth request would be wasted."""
-
 
 def run_router(settings: Settings, *, announce: Callable[[dict[str, object]], None]) -> None:
     """Serve until SIGINT or SIGTERM, then let open requests end; blocks.
@@ -38,7 +34,6 @@ def run_router(settings: Settings, *, announce: Callable[[dict[str, object]], No
             # What is there now stays: a collection that looks through all of it holds every stream up for 50 ms.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(*GC_THRESHOLD)
             announce({"url": url_of(listener)})
 
         server = HttpServer(
