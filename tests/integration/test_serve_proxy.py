@@ -233,6 +233,10 @@ def test_a_model_goes_to_the_workers_that_serve_it() -> None:
                     models = await response.json()
                 assert models["object"] == "list"
                 assert [model["id"] for model in models["data"]] == ["stub", "other"]
+                assert await get(url, "/v1/models/other") == models["data"][1]
+                async with http.get("/v1/models/nobody's/own") as response:
+                    assert response.status == 404
+                    assert (await response.json())["error"]["code"] == "model_not_found"
             assert one.completions == []
 
     run(test)

@@ -12,6 +12,7 @@ from kvevents.server.access.access import LOGIN, LOGOUT
 from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import WorkerSettings
 from kvevents.server.control import Control, SetPolicy
+from kvevents.server.errors import HttpError
 from kvevents.server.openapi import OBJECT, Answer, Operation, Query, Schema, document
 from kvevents.server.prefixes import BOUNDS as PREFIX_BOUNDS
 from kvevents.server.service import Service
@@ -75,6 +76,14 @@ def _passed_on(service: Service) -> list[Operation]:
         served = await service.fleet.models()
         return Response(msgspec.json.encode({"object": "list", "data": served}), media_type="application/json")
 
+    async def model(request: Request) -> Response:
+        """`GET /v1/models/{model}`: one of them."""
+        name = request.path_params["model"]
+        for one in await service.fleet.models():
+            if one["id"] == name:
+                return Response(msgspec.json.encode(one), media_type="application/json")
+        raise HttpError(404, "model_not_found", f"model {name!r} is served by no worker that is up")
+
     answers = {200: Answer("What the worker answers; a stream of server-sent events where one was asked for.")}
     return [
         *(
@@ -91,6 +100,7 @@ def _passed_on(service: Service) -> list[Operation]:
             for path in service.settings.proxy.paths
         ),
         Operation("GET", "/v1/models", models, "client", {200: Answer("The models.", OBJECT)}, (503,)),
+        Operation("GET", "/v1/models/{model:path}", model, "client", {200: Answer("It.", OBJECT)}, (404, 503)),
     ]
 
 
