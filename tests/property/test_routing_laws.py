@@ -23,17 +23,17 @@ scores = st.builds(
     dp_rank=st.just(0),
     prefill=tokens,
     queued=tokens,
-    decode=tokens,
+    held=tokens,
     surplus=tokens,
     shared=tokens,
 )
 weights = st.builds(
     RoutingSettings,
     prefill_weight=st.floats(0, 10),
-    decode_weight=st.floats(0, 10),
+    held_weight=st.floats(0, 10),
     balance_weight=st.floats(0, 10),
 )
-LOADS = ("queued", "decode", "surplus", "shared")
+LOADS = ("queued", "held", "surplus", "shared")
 
 
 @given(scores, weights, tokens, st.sampled_from(LOADS))
@@ -150,4 +150,6 @@ def test_whatever_happens_the_books_are_empty_when_nothing_is_open(steps: list[t
     for decision in opened:
         router.complete(decision)
     for load in router.loads().values():
-        assert (load.requests, load.queued, load.decode, len(load.prefilling)) == (0, 0, 0, 0)
+        assert (load.requests, load.queued, load.decode, load.held) == (0, 0, 0, 0)
+        assert not load.prefilling
+        assert not load.opened

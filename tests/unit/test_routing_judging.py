@@ -126,14 +126,14 @@ def test_requests_of_others_count_as_load_and_fade() -> None:
     ours = router.select(PROMPT, exclude=["w1"])
     router.prefill_done(ours)
     router.set_reported_load("w0", 0, running=1, waiting=0)
-    assert (scored(router)["w0"].decode, scored(router)["w0"].queued) == (40, 0)  # that one is ours
+    assert (scored(router)["w0"].held, scored(router)["w0"].queued) == (40, 0)  # that one is ours
     router.set_reported_load("w0", None, running=3, waiting=2, cached_tokens_used=1040)
     fresh = scored(router)["w0"]
-    assert fresh.decode == 1040
+    assert fresh.held == 1040
     assert fresh.queued > 0
     assert fresh.reported == (3, 2)
     clock.now += 10
-    assert scored(router)["w0"].decode == 40 + 500
+    assert scored(router)["w0"].held == 40 + 500
     router.set_reported_load("gone", 0, running=1, waiting=0)
 
 

@@ -20,8 +20,8 @@ TRACE = Path(__file__).parents[2] / "data" / "mooncake_conversation_first1000.js
 
 
 def test_kv_counts_every_kind_of_work() -> None:
-    policy = KvPolicy(RoutingSettings(prefill_weight=2, decode_weight=0.5, balance_weight=0.25))
-    score = Score("w0", 0, prefill=100, queued=10, decode=8, surplus=4, shared=9)
+    policy = KvPolicy(RoutingSettings(prefill_weight=2, held_weight=0.5, balance_weight=0.25))
+    score = Score("w0", 0, prefill=100, queued=10, held=8, surplus=4, shared=9)
     assert policy.cost(score) == 200 + 10 + 4 + 1
     assert policy.cost(msgspec.structs.replace(score, shared=2)) == 200 + 10 + 4 + 0.5
 

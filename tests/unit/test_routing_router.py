@@ -84,7 +84,7 @@ def test_ending_a_request_once_or_twice_is_the_same() -> None:
     for _ in range(2):
         router.prefill_done(kept)
     load = router.loads()["w0", 0]
-    assert (load.requests, load.queued, load.decode) == (1, 0, len(PROMPT))
+    assert (load.requests, load.queued, load.decode, load.held) == (1, 0, 0, 0)  # what the first one held was shared
     router.complete(kept)
     load = router.loads()["w0", 0]
     assert (load.requests, load.queued, load.decode) == (0, 0, 0)

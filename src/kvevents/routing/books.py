@@ -17,8 +17,9 @@ class InFlight:
         self.held = held
         self.prefilled = False
         load.queued += prefill
+        load.held += held
         load.requests += 1
-        load.prefilling[number] = now
+        load.opened[number] = load.prefilling[number] = now
 
     def prefill_done(self) -> bool:
         """Move the request from computing its prompt to producing its answer. False when it had been moved."""
@@ -37,7 +38,9 @@ class InFlight:
         else:
             self.load.queued -= self.prefill
             del self.load.prefilling[self.id]
+        self.load.held -= self.held
         self.load.requests -= 1
+        del self.load.opened[self.id]
 
 
 class Books:

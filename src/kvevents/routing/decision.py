@@ -26,7 +26,7 @@ class Score(msgspec.Struct):
         state: of the worker's event source; None when it has none, or nothing was said of it.
         prefill: tokens of this prompt that would have to be computed; what comes from slower tiers counts in part.
         queued: tokens that requests sent there before still have to compute, those of others as its engine reports.
-        decode: tokens of the prompts whose answers are being produced there, likewise.
+        held: tokens of KV cache that requests hold or will hold there, likewise.
         requests: requests sent there that have not ended.
         surplus: tokens of work done there of late, above the candidate with the least.
         shared: of that, at most so many were for prompts that begin as this one does, as far as it is held there.
@@ -44,7 +44,7 @@ class Score(msgspec.Struct):
     state: str | None = None
     prefill: float = 0.0
     queued: float = 0.0
-    decode: float = 0.0
+    held: float = 0.0
     requests: int = 0
     surplus: float = 0.0
     shared: float = 0.0
@@ -150,7 +150,7 @@ class Decision(msgspec.Struct, frozen=True):
             "load": {
                 "requests": score.requests,
                 "queued_tokens": round(score.queued),
-                "decode_tokens": round(score.decode),
+                "held_tokens": round(score.held),
                 "surplus_tokens": round(score.surplus),
                 "reported_running": running,
                 "reported_waiting": waiting,

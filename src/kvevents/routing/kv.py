@@ -4,7 +4,7 @@ The law. Everything is in tokens of prefill, that is in the engine's time:
 
     cost = queued                              what has to be computed before this prompt's turn comes
          + prefill_weight * prefill            what this prompt has to compute itself
-         + decode_weight  * decode             what slows each step meanwhile
+         + held_weight    * held               what takes room there, and slows each step
          + balance_weight * min(surplus, shared)
 
 `surplus` is the work that the candidate did of late above the least busy one. `shared` is the part of a candidate's
@@ -42,18 +42,18 @@ class KvPolicy:
         settings = settings or RoutingSettings()
         self.name = name
         self._prefill = settings.prefill_weight
-        self._decode = settings.decode_weight
+        self._held = settings.held_weight
         self._balance = settings.balance_weight
 
     @property
     def weights(self) -> Mapping[str, float]:
-        return {"queued": 1.0, "prefill": self._prefill, "decode": self._decode, "balance": self._balance}
+        return {"queued": 1.0, "prefill": self._prefill, "held": self._held, "balance": self._balance}
 
     def cost(self, candidate: Score, /) -> float:
         return (
             candidate.queued
             + self._prefill * candidate.prefill
-            + self._decode * candidate.decode
+            + self._held * candidate.held
             + self._balance * candidate.balance
         )
 

@@ -26,29 +26,33 @@ class Load:
 
     Attributes:
         queued: tokens still to compute, over all its requests.
-        decode: tokens of the prompts whose answers are being produced.
+        decode: of `held`, the tokens of requests whose answers are being produced.
+        held: tokens of KV cache that its requests hold or will hold, those that they share once.
         requests: requests that have not ended.
         recent: tokens computed and requests answered (in tokens), older ones forgotten by and by.
         last_chosen: the turn in which it was last chosen, 0 for never.
         reported: what its engine said last; None when it never did.
     """
 
-    __slots__ = ("decode", "last_chosen", "prefilling", "queued", "recent", "reported", "requests")
+    __slots__ = ("decode", "held", "last_chosen", "opened", "prefilling", "queued", "recent", "reported", "requests")
 
     def __init__(self, *, recent: float = 0.0) -> None:
         self.queued = 0
         self.decode = 0
+        self.held = 0
         self.requests = 0
         self.recent = recent
         self.last_chosen = 0
         self.reported: Reported | None = None
+        self.opened: dict[int, float] = {}
+        """When each open request was sent, oldest first."""
         self.prefilling: dict[int, float] = {}
         """When each request that still computes its prompt was sent, oldest first."""
 
     def copy(self) -> "Load":
         """The figures as they are now."""
         twin = Load(recent=self.recent)
-        twin.queued, twin.decode, twin.requests = self.queued, self.decode, self.requests
+        twin.queued, twin.decode, twin.held, twin.requests = self.queued, self.decode, self.held, self.requests
         twin.last_chosen, twin.reported = self.last_chosen, self.reported
         return twin
 
@@ -60,7 +64,7 @@ class Load:
             waiting,
             foreign_running=max(0, running + waiting - self.requests - max(0, waiting - ours_waiting)),
             foreign_waiting=max(0, waiting - ours_waiting),
-            foreign_tokens=None if tokens is None else max(0, tokens - self.decode - self.queued),
+            foreign_tokens=None if tokens is None else max(0, tokens - self.held),
             at=now,
         )
 

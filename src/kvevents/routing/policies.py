@@ -56,10 +56,10 @@ class DecodeLoadPolicy:
 
     @property
     def weights(self) -> Mapping[str, float]:
-        return {"queued": 1.0, "decode": 1.0}
+        return {"queued": 1.0, "held": 1.0}
 
     def cost(self, candidate: Score, /) -> float:
-        return candidate.queued + candidate.decode
+        return candidate.queued + candidate.held
 
     def reason(self, chosen: Score, others: Sequence[Score]) -> str:
         least = f", the least of {len(others) + 1}" if others else ""

@@ -358,7 +358,7 @@ class Router:
         load = candidate.load
         load.last_chosen = self._turn
         prefill = 0 if role == "decode" else math.ceil(chosen.prefill)
-        held = request.prompt_tokens + min(request.output_tokens or 0, _LONGEST_ANSWER) // 2
+        held = self._held(request, candidate)
         opened = InFlight(self._turn, load, prefill=prefill, held=held, now=now)
         if role == "decode":
             opened.prefill_done()  # it is computed elsewhere; here it takes room until its answer ends
@@ -368,6 +368,16 @@ class Router:
             self._scorer.observe(prompt_tokens=request.prompt_tokens, prefill=prefill)
         self._books.open(opened)
         return self._turn
+
+    def _held(self, request: _Request, candidate: Candidate) -> int:
+        """KV cache that the request takes there: half an answer on average, and what no open request holds anyway."""
+        opened = candidate.load.opened
+        shared = 0
+        if opened:
+            oldest = next(iter(opened.values()))
+            (blocks,) = self.learned.depths(request.chain, [(candidate.holder, oldest)])
+            shared = blocks * self.learned.block_size
+        return request.prompt_tokens - shared + min(request.output_tokens or 0, _LONGEST_ANSWER) // 2
 
     def _match(
         self, tokens: Any, lora_name: str | None, lora_id: int | None, cache_salt: str | None, extra_keys: Any

@@ -140,9 +140,9 @@ class Scorer:
                 is_told = saved > sent
                 usable = indexed if is_told else sent
                 saved = max(saved, sent) * (1.0 if trust is None else trust)
-            queued, decode = float(load.queued), float(load.decode)
+            queued, held = float(load.queued), float(load.held)
             if load.reported is not None:
-                queued, decode = self._with_others(load.reported, queued, decode, now)
+                queued, held = self._with_others(load.reported, queued, held, now)
             places.append((candidate.holder, usable + pending))
             scores.append(
                 Score(
@@ -156,7 +156,7 @@ class Scorer:
                     state,
                     prompt_tokens - saved * block_size,
                     queued,
-                    decode,
+                    held,
                     load.requests,
                     load.recent - least,
                     0.0,
@@ -184,9 +184,10 @@ class Scorer:
             left -= blocks
         return saved
 
-    def _with_others(self, reported: Reported, queued: float, decode: float, now: float) -> tuple[float, float]:
+    def _with_others(self, reported: Reported, queued: float, held: float, now: float) -> tuple[float, float]:
         """The load with the requests that others sent there, fading as the news of them ages."""
         fade = 0.5 ** ((now - reported.at) / self._half_life_s)
-        tokens = reported.foreign_tokens
-        running = self.mean_prompt * reported.foreign_running if tokens is None else tokens
-        return queued + fade * self.mean_prefill * reported.foreign_waiting, decode + fade * running
+        tokens: float | None = reported.foreign_tokens
+        if tokens is None:
+            tokens = self.mean_prompt * (reported.foreign_running + reported.foreign_waiting)
+        return queued + fade * self.mean_prefill * reported.foreign_waiting, held + fade * tokens

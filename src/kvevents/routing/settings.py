@@ -25,7 +25,8 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         prefill_weight: what a token that this prompt would have to compute counts for, where a token that waits before
             it counts for 1. Above 1, since to compute again what another worker holds delays every request behind it
             as well.
-        decode_weight: what a token of a prompt whose answer is being produced counts for: it slows the worker's steps.
+        held_weight: what a token of KV cache that a request holds counts for, from its placing to its end: it slows
+            each step, and where memory is short others wait for its room, however little they have to compute.
         balance_weight: what a token of work that a worker did of late, above the least busy one, counts for (as far as
             it was for prompts that begin as this one does; see docs/routing.md).
         request_tokens: what answering one request counts for as work besides its prompt.
@@ -46,7 +47,7 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     policy: str = "kv"
     prefill_weight: float = 2.0
-    decode_weight: float = 0.05
+    held_weight: float = 0.2
     balance_weight: float = 1.0
     request_tokens: int = 128
     memory_tokens: int = 250_000
@@ -65,7 +66,7 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         if self.policy not in POLICY_NAMES:
             raise ConfigError(f"policy: expected one of {', '.join(POLICY_NAMES)}, got {self.policy!r}")
-        for name in ("prefill_weight", "decode_weight", "balance_weight", "temperature", "request_tokens"):
+        for name in ("prefill_weight", "held_weight", "balance_weight", "temperature", "request_tokens"):
             _check(name, getattr(self, name), above=False)
         for name in ("memory_tokens", "session_ttl_s", "max_sessions", "learned_ttl_s", "reported_half_life_s"):
             _check(name, getattr(self, name), above=True)

@@ -9,7 +9,7 @@ function explained(explanation) {
   const { candidates } = explanation;
   const most = Math.max(...candidates.map((one) => one.cost), 1e-9);
   const terms = [...new Set(candidates.flatMap((one) => Object.keys(one.terms)))];
-  const head = ["Candidate", "Blocks held", "To compute", "Queued", "Decoding", "Open", "Cost"];
+  const head = ["Candidate", "Blocks held", "To compute", "Queued", "Holding", "Open", "Cost"];
   return [
     h("p", { class: "why" }, explanation.reason),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates" },
@@ -18,7 +18,7 @@ function explained(explanation) {
         h("tbody", {}, candidates.map((one) => h("tr", { "data-chosen": String(one.chosen) },
           h("th", { scope: "row" }, one.chosen ? "→ " : "", one.worker, one.dp_rank ? ` rank ${one.dp_rank}` : ""),
           h("td", {}, count(one.blocks.usable), one.source_state && one.source_state !== "live" ? ` (${one.source_state})` : ""),
-          h("td", {}, brief(one.tokens.to_compute)), h("td", {}, brief(one.load.queued_tokens)), h("td", {}, brief(one.load.decode_tokens)),
+          h("td", {}, brief(one.tokens.to_compute)), h("td", {}, brief(one.load.queued_tokens)), h("td", {}, brief(one.load.held_tokens)),
           h("td", {}, count(one.load.requests)),
           h("td", { class: "cost", title: terms.map((name) => `${name} ${brief(one.terms[name])}`).join(" + ") },
             h("i", { style: { width: `${Math.max(1, (64 * one.cost) / most)}px` } }), brief(one.cost))))))),
