@@ -64,3 +64,12 @@ def test_little_is_kept() -> None:
 )
 def test_whether_an_event_is_complete(data: bytes, ends: bool) -> None:
     assert tail_of(data, size=3).ends_an_event() is ends
+
+
+def test_the_prompts_length_is_read_though_nothing_is_said_of_the_cache() -> None:
+    tail = UsageTail()
+    tail.feed(
+        b'data: {"choices":[],"usage":{"prompt_tokens":17,"completion_tokens":2,"prompt_tokens_details":null}}\n\n'
+    )
+    assert (tail.usage(), tail.prompt_tokens()) == (None, 17)
+    assert UsageTail().prompt_tokens() is None

@@ -44,6 +44,10 @@ class UsageTail:
         prompt = None if cached is None else _last_number(tail, _PROMPT_KEYS)
         return None if cached is None or prompt is None else Usage(prompt, cached)
 
+    def prompt_tokens(self) -> int | None:
+        """The prompt's length as reported last; engines say it by default, what was cached only when told to."""
+        return _last_number(self._shorten(), _PROMPT_KEYS)
+
     def ends_an_event(self) -> bool:
         """Whether a server-sent event may follow what was passed on."""
         tail = self._shorten()

@@ -23,7 +23,7 @@ LOAD_FACTOR = 30
 _log = logging.getLogger("kvevents.server")
 
 _LONGEST_PAUSE_S = 60.0
-_KEPT = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TMPDIR")
+_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the environment; the router's secrets are none of a template's business."""
 
 
@@ -174,7 +174,7 @@ class TokenizerProcess:
         """End the process; the next one may start after a pause that grows."""
         self.trouble = trouble
         _log.warning("tokenizer of %s: %s", self._task.tokenizer.models, trouble)
-        self._paused_until = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_S)
+        self._paused_until = time.monotonic() + min(2.0 ** min(self._failures, 10), _LONGEST_PAUSE_S)
         self._failures += 1
         self.is_loaded = False
         await self._end()

@@ -61,6 +61,7 @@ class Attempt:
         "_owner",
         "_prefill",
         "_prompt",
+        "_prompt_tokens",
         "_proxy",
         "_reply",
         "_request",
@@ -97,6 +98,7 @@ class Attempt:
         self._is_paused = False
         self._sent_at = 0.0
         self._usage: Usage | None = None
+        self._prompt_tokens: int | None = None
         self.decision = decision
         self.deadline = NEVER
 
@@ -170,8 +172,8 @@ class Attempt:
             service.ledger.ended(decision, outcome, usage)
         except Exception:  # whoever listens there must not leave the client without an end
             _log.exception("request %s is not in the books", self._request_id.decode())
-        if usage is not None:
-            service.prompts.observe(self._prompt, usage.prompt_tokens)
+        if outcome == "ok" and self._prompt_tokens is not None:
+            service.prompts.observe(self._prompt, self._prompt_tokens)
         if prefill is not None:
             proxy.admission.leave(prefill.worker)
         proxy.admission.leave(decision.worker)
@@ -216,6 +218,7 @@ class Attempt:
         reply, now = self._reply, self._proxy.now()
         if is_complete:
             self._usage = reply.tail.usage()
+            self._prompt_tokens = reply.tail.prompt_tokens()
         if reply.is_begun:
             reply.send(data)
         else:
