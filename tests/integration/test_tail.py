@@ -74,6 +74,33 @@ def test_an_engines_url_is_enough_to_follow_all_its_ranks() -> None:
     assert stored[1]["token_ids"] == list(range(64))
 
 
+def test_several_workers_are_followed_and_chosen_from(publisher: ZmqPublisher) -> None:
+    with ZmqPublisher("tcp://127.0.0.1:0", replay_endpoint="tcp://127.0.0.1:0", topic="kv") as other:
+        other.publish(KVEventBatch(1.0, [STORED, REMOVED]))
+        urls = [f"a={publisher.endpoint}", f"b={other.endpoint}"]
+        repeats = [word for one in (publisher, other) for word in ("--replay", str(one.replay_endpoint))]
+        filters = ["--kind", "removed", "--kind", "cleared", "--worker", "a", "--rank", "0", "--tier", "GPU"]
+        with tail(*urls, *repeats, *filters, "--json", "--limit", "2") as process:
+            out, err = process.communicate(timeout=20)
+            assert process.returncode == 0, err
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert [(record["worker"], record["event"]["type"]) for record in shown] == [
+        ("a", "AllBlocksCleared"),
+        ("a", "BlockRemoved"),
+    ]
+    assert err.count("following") == 2
+
+
+def test_prompts_are_readable_with_a_tokenizer() -> None:
+    sockets = '{"endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0"}'
+    with running_engine("--kv-events-config", sockets, "--page-size", "16", "--speed", "100") as engine:
+        body = {"prompt": "What is the weather in Paris?", "max_tokens": 1}
+        httpx.post(f"{engine.url}/v1/completions", json=body, timeout=20).raise_for_status()
+        with tail(engine.url, "--tokenizer", "bytes", "--kind", "stored", "--limit", "1") as process:
+            out, _ = process.communicate(timeout=20)
+    assert '16 tokens "What is the weat"' in out
+
+
 def test_lines_for_people_tell_events_and_states(publisher: ZmqPublisher) -> None:
     with follow(publisher, "--limit", "3") as process:
         out, err = process.communicate(timeout=20)

@@ -2,14 +2,17 @@
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from kvevents import cli
-from kvevents.cli import lines, records, stream
+from kvevents.cli import lines, records, selection, stream
+from kvevents.cli.selection import Selection
 from kvevents.cli.stream import Batch, Cleared, EventStream, Item, Origin, Refused, StateChange
+from kvevents.cli.token_text import TokenText
 from kvevents.errors import WireError
 from kvevents.events import (
     AllBlocksCleared,
@@ -22,7 +25,9 @@ from kvevents.events import (
     KVEventBatch,
     SkippedEvent,
 )
+from kvevents.index import PrefixIndex
 from kvevents.wire import encode_batch
+from model_files import byte_tokenizer, write_model
 
 ORIGIN = Origin(received=0.25, worker="w1", dp_rank=3, seq=12)
 
@@ -147,6 +152,92 @@ def test_extra_keys_hide_what_they_hold() -> None:
     event = BlockStored([1, 2], None, [7, 8], 1, extra_keys=[["tenant-secret", ["image", 4], b"\x01"], None])
     keys = record(batch(event))["event"]["extra_keys"]
     assert keys == [[lines.pseudonym("tenant-secret"), [lines.pseudonym("image"), 4], lines.pseudonym("01")], None]
+
+
+MEDIA = ["GPU", "gpu", "CPU", "cpu", "CPU_PINNED", "DISK", "FS", "STORAGE", "OBJ", "EXTERNAL", None, "MOON"]
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("locality", [None, "LOCAL", "REMOTE"])
+def test_a_mediums_tier_is_that_of_the_index(medium: str | None, locality: str | None) -> None:
+    index = PrefixIndex(1)
+    root = BlockStored([1], None, [7], 1, medium="GPU")  # which the others have to hang below
+    index.apply("w", encode_batch(KVEventBatch(0.0, [root], 0)))
+    event = BlockStored([2], 1, [8], 1, medium=medium, locality=locality)
+    index.apply("w", encode_batch(KVEventBatch(0.0, [event], 0), dialect="vllm"))
+    held = [tier for tier, blocks in index.holdings("w")[0].items() if 2 in blocks]
+    tier = selection.tier_of(medium, locality)
+    assert held == ([] if tier is None else [tier])
+
+
+FILTERED = batch(
+    STORED,
+    BlockRemoved([1 << 60], medium="CPU"),
+    AllBlocksCleared(),
+    skipped=(SkippedEvent("unknown-tag", 5, "got BlockMoved"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "events", "others"),
+    [
+        (Selection(), 3, 1),
+        (Selection(kinds=["stored"]), 1, 0),
+        (Selection(kinds=["removed", "cleared"]), 2, 0),
+        (Selection(kinds=["state"]), 0, 1),
+        (Selection(tiers=["CPU_PINNED"]), 2, 1),
+        (Selection(tiers=["CPU_PINNED"], kinds=["stored", "removed"]), 1, 0),
+        (Selection(workers=["w1"], ranks=[2, 3]), 3, 1),
+        (Selection(workers=["w2"]), 0, 0),
+        (Selection(ranks=[0]), 0, 0),
+    ],
+)
+def test_a_selection_shows_what_was_chosen(choice: Selection, events: int, others: int) -> None:
+    item = choice.of(FILTERED)
+    shown = [] if item is None else [*lines.event_lines(item)]
+    assert len(shown) == events
+    assert len([] if item is None else [*lines.other_lines(item)]) == others
+    assert len(FILTERED.batch.events) == 3
+
+
+def test_states_are_chosen_by_worker_rank_and_kind() -> None:
+    change = StateChange(ORIGIN, "live", "complete")
+    assert Selection(kinds=["state"], workers=["w1"], ranks=[3], tiers=["DISK"]).of(change) is change
+    assert Selection(kinds=["stored"]).of(change) is None
+
+
+def test_tokens_are_shown_as_text(tmp_path: Path) -> None:
+    prompt = "Ünïts of a prompt, and more than fits on a line of this width, so cut"
+    event = BlockStored([1], None, [*prompt.encode(), 300], 1, medium="GPU")
+    for text in (TokenText(Path("bytes")), TokenText(write_model(tmp_path, byte_tokenizer(), None))):
+        (shown,) = lines.event_lines(batch(event), text)
+        assert shown.endswith(f' tokens "{prompt[:60]}"...')
+        (value,) = records.event_records(batch(event), text)
+        assert value["text"] == prompt + "\N{REPLACEMENT CHARACTER}"
+        assert text.of([(72, 105), (105, 33)]) == "Hi"
+
+
+def test_a_tokenizer_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tail", "http://127.0.0.1:9", "--tokenizer", str(tmp_path)]) == cli.USAGE
+    assert "expected a directory with a tokenizer.json" in capsys.readouterr().err
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert cli.main(["tail", "http://127.0.0.1:9", "--tokenizer", str(tmp_path)]) == cli.USAGE
+    assert "expected a tokenizer" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr("kvevents.server.prompts.settings.find_spec", lambda _name: None)
+    assert cli.main(["tail", "http://127.0.0.1:9", "--tokenizer", str(tmp_path)]) == cli.USAGE
+    assert "pip install 'kvevents[tokenizers]'" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_not_followed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tail", "a=tcp://127.0.0.1:5", "b=tcp://127.0.0.1:6", "--worker", "c"]
+    assert cli.main(words) == cli.USAGE
+    assert "expected one of a, b, got c" in capsys.readouterr().err
 
 
 def test_the_stream_keeps_order_and_takes_the_batchs_own_rank() -> None:

@@ -1,11 +1,13 @@
 """An event stream for people: one line for each event, and for whatever else happens."""
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 
 from kvevents.cli.stream import Batch, Item, Origin, Refused, StateChange
+from kvevents.cli.token_text import TokenText
 from kvevents.events import (
     AllBlocksCleared,
     BlockHash,
@@ -18,14 +20,17 @@ from kvevents.events import (
 FIRST_TOKENS = 6
 """Token ids of a store that are shown."""
 
+FIRST_LETTERS = 60
+"""Characters of its text, where there is one."""
+
 _KEY = os.urandom(16)
 
 
-def event_lines(item: Item) -> Iterator[str]:
-    """One line for each event of a batch."""
+def event_lines(item: Item, text: TokenText | None = None) -> Iterator[str]:
+    """One line for each event of a batch; with `text`, token ids as what they stand for."""
     if isinstance(item, Batch):
         for event in item.batch.events:
-            yield f"{_origin(item.origin)} {_event(event)}"
+            yield f"{_origin(item.origin)} {_event(event, text)}"
 
 
 def other_lines(item: Item) -> Iterator[str]:
@@ -59,20 +64,26 @@ def _origin(origin: Origin) -> str:
     return f"{clock}.{int(origin.received * 1000) % 1000:03d} {origin.worker}{rank}{seq}"
 
 
-def _event(event: KVCacheEvent) -> str:
+def _event(event: KVCacheEvent, text: TokenText | None) -> str:
     if isinstance(event, AllBlocksCleared):
         return "cleared"
     group = "" if event.group_idx is None else f" group {event.group_idx}"
     medium = event.medium or "GPU"
     if isinstance(event, BlockRemoved):
         return f"removed {medium}{group} {_blocks(event.block_hashes)}"
-    first = ", ".join(str(token) for token in event.token_ids[:FIRST_TOKENS])
-    more = ", ..." if len(event.token_ids) > FIRST_TOKENS else ""
     parent = "no parent" if event.parent_block_hash is None else f"parent {short(event.parent_block_hash)}"
     return (
         f"stored {medium}{group} {_blocks(event.block_hashes)}, {parent}, "
-        f"{len(event.token_ids)} tokens [{first}{more}]{_attributes(event)}"
+        f"{len(event.token_ids)} tokens {_tokens(event, text)}{_attributes(event)}"
     )
+
+
+def _tokens(event: BlockStored, text: TokenText | None) -> str:
+    if text is None:
+        more = ["..."] if len(event.token_ids) > FIRST_TOKENS else []
+        return f"[{', '.join([*map(str, event.token_ids[:FIRST_TOKENS]), *more])}]"
+    said = text.of(event.token_ids)
+    return json.dumps(said[:FIRST_LETTERS], ensure_ascii=False) + ("..." if len(said) > FIRST_LETTERS else "")
 
 
 def _attributes(event: BlockStored) -> str:

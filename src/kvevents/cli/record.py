@@ -12,8 +12,9 @@ from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.pace import Pace, amount, told_to_end
-from kvevents.errors import ConfigError, TransportError
-from kvevents.transport import CaptureWriter, ConsumerKeys, Recorder, Source, SourceState, State, discover, rank_sources
+from kvevents.cli.sources import sources_of
+from kvevents.errors import TransportError
+from kvevents.transport import CaptureWriter, Recorder, SourceState, State
 
 _LOOK_S = 0.1
 
@@ -63,7 +64,7 @@ def record(
         duration: Seconds after which to stop.
         json: Print what was recorded as one JSON object.
     """
-    sources = _sources(urls, replay=replay, topic=topic, bind=bind, dp_size=dp_size, keys=consumer_keys(keys))
+    sources = sources_of(urls, replay=replay, topic=topic, bind=bind, dp_size=dp_size, keys=consumer_keys(keys))
     writer = CaptureWriter(
         output,
         keep_hashes=keep_hashes,
@@ -140,42 +141,3 @@ def _print(summary: dict[str, Any]) -> None:
         f"{summary['batches']:,} batches with {summary['blocks']:,} blocks in {summary['seconds']:.1f} s;"
         f" {summary['file_bytes']:,} bytes in {', '.join(summary['files'])}"
     )
-
-
-def _sources(
-    urls: tuple[str, ...],
-    *,
-    replay: tuple[str, ...],
-    topic: str,
-    bind: bool,
-    dp_size: int,
-    keys: ConsumerKeys | None,
-) -> list[Source]:
-    if not urls:
-        raise ConfigError("expected the URL of a worker, got none")
-    named = [_named(url) for url in urls]
-    by_hand = [url for _, url in named if not url.startswith(("http://", "https://"))]
-    if not by_hand and (replay or topic or bind or dp_size > 1):
-        raise ConfigError("server info says what --replay, --topic, --bind and --dp-size would; leave them out")
-    if replay and len(replay) != len(by_hand):
-        raise ConfigError(f"--replay: expected one for each of the {len(by_hand)} ZMQ sockets, got {len(replay)}")
-    repeats = dict(zip(by_hand, replay, strict=False))
-    sources: list[Source] = []
-    for name, url in named:
-        if url not in by_hand:
-            sources += discover(url, worker_id=name, keys=keys)
-        elif dp_size > 1:
-            repeat = repeats.get(url)
-            sources += rank_sources(
-                name or url, url, dp_size, replay_endpoint=repeat, topic=topic, bind=bind or None, keys=keys
-            )
-        else:
-            repeat = repeats.get(url)
-            sources.append(Source(name or url, url, replay_endpoint=repeat, topic=topic, bind=bind or None, keys=keys))
-    return sources
-
-
-def _named(url: str) -> tuple[str | None, str]:
-    """The name that a URL is given, if it is, and the URL."""
-    name, equals, rest = url.partition("=")
-    return (name, rest) if equals and "://" not in name else (None, url)

@@ -7,13 +7,17 @@ import msgspec
 
 from kvevents.cli.lines import pseudonym
 from kvevents.cli.stream import Batch, Item, Refused, StateChange
-from kvevents.events import BlockHash
+from kvevents.cli.token_text import TokenText
+from kvevents.events import BlockHash, BlockStored
 
 _SECRETS = ("cache_salt", "metadata", "extra_keys")
 
 
-def event_records(item: Item) -> Iterator[dict[str, Any]]:
-    """One object for each event of a batch: every field as it came, but digests as hex, secrets as pseudonyms."""
+def event_records(item: Item, text: TokenText | None = None) -> Iterator[dict[str, Any]]:
+    """One object for each event of a batch: every field as it came, but digests as hex, secrets as pseudonyms.
+
+    With `text`, stores have one more: what their tokens stand for.
+    """
     if not isinstance(item, Batch):
         return
     origin = msgspec.to_builtins(item.origin)
@@ -24,7 +28,8 @@ def event_records(item: Item) -> Iterator[dict[str, Any]]:
         if "parent_block_hash" in fields:
             fields["parent_block_hash"] = _hash(fields["parent_block_hash"])
         fields |= {name: _masked(fields[name]) for name in _SECRETS if name in fields}
-        yield {**origin, "ts": item.batch.ts, "event": fields}
+        said = {"text": text.of(event.token_ids)} if text is not None and isinstance(event, BlockStored) else {}
+        yield {**origin, "ts": item.batch.ts, "event": fields, **said}
 
 
 def other_records(item: Item) -> Iterator[dict[str, Any]]:
