@@ -289,6 +289,21 @@ def test_bodies_have_a_limit_together() -> None:
     run(test)
 
 
+def test_a_body_is_not_kept_once_its_answer_has_begun() -> None:
+    async def stream(_request: Arrived, writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENT_STREAM + chunk(b"data: a\n\n"))
+        await asyncio.sleep(60)
+
+    async def test() -> None:
+        async with engines(stream) as (engine,), router(engine) as (url, service), connected(url) as wire:
+            wire.send(request())
+            await wire.reader.readuntil(b"data: a\n\n")
+            assert service.proxy.gauges()["in_flight"] == 1
+            assert service.proxy.gauges()["buffered_bytes"] == 0
+
+    run(test)
+
+
 def test_a_request_that_comes_round_is_refused() -> None:
     async def test() -> None:
         async with engines(answer) as (engine,), routing(engine) as url, connected(url) as wire:

@@ -259,6 +259,10 @@ class Attempt:
         if self._usage is not None:  # complete
             lines += b"x-kvevents-reported-cached-tokens: %d\r\n" % self._usage.cached_tokens
         reply.send_head(lines, data, keep_alive=self._keeps_alive())
+        if self._delivery is not None:  # nobody will be sent the request again, and its answer may take long
+            self._delivery.let_go()
+        self._request.let_go()
+        self._proxy.release(self._request)
 
     def _finish(self) -> None:
         """The reply is complete."""

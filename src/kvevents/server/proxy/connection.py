@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_resuming_body = False
         self._is_ending = False
         self._is_in_head = False
-        self._is_new_head = False
+        self._new_heads = 0
         self.is_writable = True
         self.deadline = NEVER
 
@@ -92,12 +92,13 @@ class ClientConnection(asyncio.Protocol):
             self._phase = Phase.HEAD
             self.deadline = self._proxy.now() + self._settings.head_timeout_s
         self._incoming = len(data)
-        self._is_new_head = False
+        self._new_heads = 0
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             self._refusal = self._refusal or _not_http(error)
-        if self._is_in_head and not self._is_new_head:  # else the rest of what came belongs to other requests
+        is_one_head = not self._new_heads or (self._new_heads == 1 and self._phase is Phase.HEAD)
+        if self._is_in_head and is_one_head:  # else some of what came belongs to other requests
             self._head_bytes += self._incoming
             if self._head_bytes > self._settings.max_head_bytes:
                 self._refusal = self._refusal or _head_too_large()
@@ -193,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
-        self._is_new_head = True
+        self._new_heads += 1
         self._head_bytes = 0
         self._target = b""
         self._headers = []
@@ -214,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_resuming_body:
             return
         most = self._settings.max_head_bytes
-        if (self._incoming > most or not self._is_new_head) and self._head_size() > most:
+        if (self._incoming > most or not self._new_heads) and self._head_size() > most:
             self._refusal = _head_too_large()
             raise self._refusal
         request = Request(

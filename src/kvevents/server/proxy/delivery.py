@@ -69,6 +69,10 @@ class Delivery:
         self._connect()
         return True
 
+    def let_go(self) -> None:
+        """The reply has begun: keep the request no longer."""
+        self._body = b""
+
     def complete(self) -> None:
         """The reply is complete: others may have the connection."""
         upstream, self.upstream = self.upstream, None

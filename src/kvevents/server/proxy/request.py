@@ -63,6 +63,10 @@ class Request:
         if self._more is not None:
             self.body, self._more = bytes(self._more), None
 
+    def let_go(self) -> None:
+        """The body is not needed any more."""
+        self.body = b""
+
     def refuse(self, error: HttpError) -> None:
         """Do not answer as asked; the first reason counts."""
         self.refusal = self.refusal or error
