@@ -31,12 +31,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         warm_up_s: at the rate, before memory is looked at.
         soak_s: at the rate after that.
         kill_every_s: between two deaths of engines.
+        growth_bytes: that the router may grow by after warm-up.
     """
 
     limit_s: float
     warm_up_s: float
     soak_s: float
     kill_every_s: float
+    growth_bytes: int = 4 * 2**20
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -83,7 +85,7 @@ class Requests:
 
 async def soak(plan: Plan, logs: Path, *, seed: int = 1, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run it; what is wrong is in the outcome's `failures`."""
-    verdict, times = Verdict(), list[float]()
+    verdict, times = Verdict(plan.growth_bytes), list[float]()
     async with Fleet(logs) as fleet:
         client, requests = Client(fleet.url), Requests(seed)
         try:

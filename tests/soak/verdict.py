@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from soak.client import Answer
 
 GROWTH_SHARE = 0.03
-GROWTH_BYTES = 4 * 2**20
-"""The router's memory in the last fifth of the time after warm-up may exceed that in the first by the larger one."""
+"""Of its memory, that a router may grow by after warm-up, or by what the plan allows if that is more."""
 DEATH_S = 2.0
 """How long after an engine's death its streams may still be told."""
 EXAMPLES = 5
@@ -29,6 +28,8 @@ class Verdict:
     """What was seen.
 
     Attributes:
+        growth_bytes: the router's memory in the last fifth of the time after warm-up may exceed that in the first by so
+            much.
         deaths: of engines.
         outcomes: requests by what became of them; a success is `ok`, one whose stream had begun when its engine died
             and was told so is `cut`, everything else is lost.
@@ -38,6 +39,7 @@ class Verdict:
         exceptions: that processes wrote.
     """
 
+    growth_bytes: int = 4 * 2**20
     deaths: list[Death] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
@@ -71,7 +73,7 @@ class Verdict:
         sizes = [size for _, size in self.memory]
         fifth = max(1, len(sizes) // 5)
         first, last = statistics.median(sizes[:fifth]), statistics.median(sizes[-fifth:])
-        return int(last - first), int(max(GROWTH_BYTES, GROWTH_SHARE * first))
+        return int(last - first), int(max(self.growth_bytes, GROWTH_SHARE * first))
 
     @property
     def slope(self) -> float:
