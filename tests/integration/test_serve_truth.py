@@ -83,6 +83,14 @@ def test_a_worker_with_events_of_another_engine_is_degraded_within_a_few_answers
             assert states["liar"]["state"] == "degraded"
             assert "finds less cached than its events promise" in states["liar"]["state_reason"]
             assert states["honest"]["state"] == "live"
+            # What comes back under its name is judged anew.
+            async with aiohttp.ClientSession(router.url) as http:
+                await http.delete("/workers/liar")
+            joined = await post(
+                router.url, "/workers", {"id": "liar", "url": liar.url, "events": other.url}, status=201
+            )
+            assert joined["state"] != "degraded"
+            assert joined["truth"] is None or joined["truth"]["verdict"] == "new"
 
     run(test)
 

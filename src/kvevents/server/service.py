@@ -43,6 +43,7 @@ class Service:
         self.ledger = Ledger()
         self.truth = Truth(self.fleet, self.fleet.router)
         self.ledger.observers.append(self.truth)
+        self.fleet.on_left.append(self.truth.forget)  # what comes back under its name is judged anew
         self.history = History(settings.dashboard, time.time)
         self.prefixes = Prefixes(settings.dashboard, self.fleet, self.history)
         self.telemetry = Telemetry(settings.telemetry)

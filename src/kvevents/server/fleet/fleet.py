@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,7 @@ class Fleet:
         name: of this router, drawn anew at each start.
         router: chooses workers.
         counters: what happened.
+        on_left: told the id of every worker that is removed.
 
     Raises:
         ConfigError: a setting that cannot work.
@@ -67,6 +68,7 @@ class Fleet:
         self._client: WorkerClient | None = None
         self.name = secrets.token_hex(8)
         self.counters = FleetCounters()
+        self.on_left: list[Callable[[str], None]] = []
         self.router = Router(self._sources.index, policy=settings.routing.policy, settings=settings.routing)
 
     @property
@@ -140,6 +142,8 @@ class Fleet:
             return False
         self.counters.leaves += 1
         self.router.remove_worker(worker_id)
+        for forget in self.on_left:
+            forget(worker_id)
         self._wakes.pop(worker_id, None)
         async with self._changing:  # nobody is in the middle of taking it in, and may be cancelled
             for tasks in (self._watches, self._drains):
