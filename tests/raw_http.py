@@ -237,7 +237,8 @@ class Router:
 
     def counters(self) -> dict[str, float]:
         """Every sample of the metrics."""
-        text = self.get("/metrics").body.decode()
+        reply = self.get("/metrics")
+        text = reply.body.decode() if reply.status == 200 else ""
         lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
 
