@@ -7,7 +7,7 @@ PARALLEL := --numprocesses auto --dist worksteal
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages engines demo test test-unit test-rust lint format bench soak fuzz tsan clean
+.PHONY: help setup system-packages engines demo test test-unit test-rust lint format docs bench soak fuzz tsan clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ #/' | column -t -s '#'
@@ -62,6 +62,9 @@ format:  ## format everything
 	cargo fmt
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: setup  ## the documentation as a site in build/site, without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: setup  ## measure (results under benchmarks/results)
 	$(BIN)/python -m benchmarks

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 30.0
@@ -58,7 +59,7 @@ class Shell:
         return done.stdout
 
     @contextlib.contextmanager
-    def running(self, block: str) -> Iterator[Mapping[str, str]]:
+    def running(self, block: str) -> Iterator[Mapping[str, Any]]:
         """A block that goes on, and the line of JSON that it says first."""
         process = subprocess.Popen(
             ["bash", "-euc", self.filled(block)],

@@ -1,7 +1,5 @@
-"""What docs/capture.md says runs, and names what there is."""
+"""docs/capture.md names what there is."""
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
@@ -11,14 +9,6 @@ from kvevents.transport.capture.layout import VERSION
 from kvevents.transport.capture.records import Line
 
 DOCS = (Path(__file__).parents[2] / "docs" / "capture.md").read_text(encoding="utf-8")
-
-
-def test_the_example_prints_what_its_last_line_says() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(example, "docs/capture.md", "exec"), {})
-    assert printed.getvalue().strip() == example.rstrip().rpartition("# ")[2]
 
 
 def test_the_table_of_records_is_that_of_the_code() -> None:
