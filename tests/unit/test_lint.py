@@ -1,9 +1,6 @@
 """Each code from a stream that has its fault, and not from the same stream without it."""
 
-import io
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -251,14 +248,6 @@ def test_a_capacity_below_one_is_refused() -> None:
 
 def test_the_page_is_the_table() -> None:
     assert DOCS.read_text(encoding="utf-8") == page(), "python -m kvevents.lint.page > docs/lint.md"
-
-
-def test_the_page_s_example_prints_what_it_says() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(compile(example, "docs/lint.md", "exec"), {})
-    assert printed.getvalue().strip() == example.rstrip().rpartition("# ")[2]
 
 
 @pytest.mark.parametrize(("raw", "code"), [(True, "KV305"), (False, "KV604")])
