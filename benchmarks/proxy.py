@@ -9,9 +9,11 @@ at every question; figures are medians of the rounds. Latency is what is added t
 time is that of the router's process, all its threads, from the scheduler's own count; for ours it has the events in it.
 Engines do not offer `/v1/completions/render`: vLLM's router would send them every prompt for tokenizing.
 
-A small request is a text of 40 words, answered whole. 8k token ids: 8,192 ids whose prefix some worker holds. Paced:
-64 streams of 100 chunks, 20 ms apart. Burst: 64 streams asked for at the same moment. The client that never reads asks
-for 300,000 chunks as fast as they go, 60 MB, and is looked at 2 s later.
+A small request is a text of 40 words, answered whole. No router has the model's tokenizer: ours routes a text by its
+bytes and by where it was sent before, as theirs do, and token ids by what the events say. 8k token ids: 8,192 ids,
+all but the last block of which some worker holds. Paced: 64 streams of 100 chunks, 20 ms apart. Burst: 64 streams asked
+for at the same moment. The client that never reads asks for 300,000 chunks as fast as they go, 60 MB, and is looked at
+2 s later.
 """
 
 import argparse
@@ -147,6 +149,13 @@ def unread(target: Target, engines: StandIns) -> dict[str, Any]:
     return {"grown_mb": round(grown / 1e6, 1), "chunks_taken": passed}
 
 
+def knows(router: Router, prompt: list[int]) -> bool:
+    """Whether ours has learned from the events that a worker holds all of a prompt but its last block."""
+    with contextlib.closing(HttpClient(router.port)) as http:
+        matches = json.loads(http.send(HttpClient.post("/query", {"token_ids": prompt})))["matches"]
+    return any(match["total"] >= LONG_BLOCKS - 1 for match in matches)
+
+
 def rows_of(found: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """A row for each figure: what it is, and every target's value."""
     wanted = [
@@ -205,6 +214,8 @@ def main() -> None:
                 print(f"proxy: without {name}: {reason}", file=sys.stderr)
                 continue
             targets.append(Target(name, router.port, router))
+            if name == "ours":
+                assert knows(router, questions()[3].load.bodies[0]["prompt"]), "the events have not arrived"
         asked = [question for question in questions() if options.ask in question.name]
         found = in_turns(targets, asked, options.rounds)
         rows = rows_of(found)
