@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"caches", "transport", "routing"},
     {"engine"},
     {"server", "simulation", "integrations", "lint", "diff"},
-    {"doctor"},
+    {"doctor", "top"},
     {"cli"},
 ]
 RANKS = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

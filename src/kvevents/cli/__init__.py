@@ -34,7 +34,8 @@ COMMANDS: dict[str, str] = {
     "replay": "Play a recorded file as the engine.",
     "serve": "Route requests to the engines that have their prompts cached.",
     "simulate": "Replay a trace through a fleet in virtual time, several policies side by side.",
-    "tail": "Print the live events of a worker.",
+    "tail": "Print the live events of workers.",
+    "top": "Show engines or a router live, on the whole terminal.",
 }
 """Every command with its line in `kvevents --help`."""
 
