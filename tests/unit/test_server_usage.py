@@ -51,6 +51,14 @@ def test_replies_that_do_not_say(body: bytes) -> None:
     assert tail_of(body, size=10).usage() is None
 
 
+@pytest.mark.parametrize(
+    ("prompt", "cached"), [(2, 3), (2, 10**21), (10**21, 10**21), (10**21, 1), (-5, 0), (5, -1), (5.5, 1), ("5", 1)]
+)
+def test_figures_that_cannot_be_are_none(prompt: object, cached: object) -> None:
+    usage = {"prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}}
+    assert tail_of(json.dumps({"usage": usage}).encode(), size=10**6).usage() is None
+
+
 def test_little_is_kept() -> None:
     tail = tail_of(b"x" * 1_000_000, size=1000)
     assert tail._size <= 4 * TAIL_BYTES

@@ -10,7 +10,8 @@ _PROMPT_KEYS = (b'"prompt_tokens"', b'"input_tokens"')
 """As completions and chats call it, and as responses do."""
 
 _CACHED_KEYS = (b'"cached_tokens"',)
-_NUMBER = re.compile(rb"\s*:\s*(\d+)")
+_NUMBER = re.compile(rb"\s*:\s*(\d{1,10})(?![\d.eE])")
+"""More digits no prompt has: they would outweigh all that was ever counted."""
 _BACKSLASH = ord("\\")
 
 
@@ -42,7 +43,9 @@ class UsageTail:
         tail = self._shorten()
         cached = _last_number(tail, _CACHED_KEYS)
         prompt = None if cached is None else _last_number(tail, _PROMPT_KEYS)
-        return None if cached is None or prompt is None else Usage(prompt, cached)
+        if cached is None or prompt is None or cached > prompt:  # it contradicts itself: nothing can be held against it
+            return None
+        return Usage(prompt, cached)
 
     def prompt_tokens(self) -> int | None:
         """The prompt's length as reported last; engines say it by default, what was cached only when told to."""
