@@ -73,6 +73,10 @@ def test_what_is_no_base_url_is_refused(url: str) -> None:
         (ListenSettings, "drain_s", -1.0),
         (SecuritySettings, "session_s", 0.0),
         (SecuritySettings, "trusted_proxies", ("10.0.0.1/8",)),
+        (SecuritySettings, "allowed_hosts", ("https://router.example.com",)),
+        (SecuritySettings, "allowed_hosts", ("*.example.com",)),
+        (SecuritySettings, "worker_hosts", ("10.0.0.7:30000",)),
+        (SecuritySettings, "worker_hosts", ("",)),
     ],
 )
 def test_settings_that_cannot_work_are_refused(section: type, name: str, value: object) -> None:
@@ -82,8 +86,8 @@ def test_settings_that_cannot_work_are_refused(section: type, name: str, value: 
 
 def test_hosts_of_workers_are_those_configured_and_those_allowed() -> None:
     workers = (WorkerSettings(url="http://a:1"), WorkerSettings(url="http://b:2"))
-    settings = Settings(workers=workers, security=SecuritySettings(worker_hosts=("c",)))
-    assert settings.worker_hosts == {"a", "b", "c"}
+    settings = Settings(workers=workers, security=SecuritySettings(worker_hosts=("C", "::1", "10.0.0.7")))
+    assert settings.worker_hosts == {"a", "b", "c", "::1", "10.0.0.7"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]"])
@@ -125,6 +129,12 @@ def test_tokens_that_cannot_be_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Secret.from_environment(environment, "T")
+
+
+def test_the_clients_token_is_not_the_admins() -> None:
+    with pytest.raises(ConfigError, match="admin_token: expected another one than the client's") as caught:
+        SecuritySettings(client_token=Secret("hunter2"), admin_token=Secret("hunter2"))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_secret_is_never_shown() -> None:
@@ -297,7 +307,7 @@ def test_a_worker_brings_its_tokenizer(tmp_path: Path) -> None:
 
 def test_a_plan_tells_no_secrets(tmp_path: Path) -> None:
     text = "[[worker]]\nurl = 'http://a'\n[proxy]\nmax_waiting = 7"
-    environment = {f"KVEVENTS_{name}": "hunter2" for name in ("CLIENT_TOKEN", "ADMIN_TOKEN", "WORKER_API_KEY")}
+    environment = {f"KVEVENTS_{name}": f"hunter2-{name}" for name in ("CLIENT_TOKEN", "ADMIN_TOKEN", "WORKER_API_KEY")}
     settings = load_settings(write(tmp_path, text), environment=environment)
     plan = make_plan(settings)
     assert (plan.workers[0].id, plan.workers[0].has_api_key) == ("a:80", True)

@@ -1,6 +1,7 @@
 """Who may do what."""
 
 import ipaddress
+import re
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,8 @@ import msgspec
 from kvevents.errors import ConfigError
 from kvevents.server.configuration.listen import ListenSettings
 from kvevents.server.configuration.secret import Secret
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,12 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     wrong_tokens_per_minute: int = 10
 
     def __post_init__(self) -> None:
+        for field in ("worker_hosts", "allowed_hosts"):
+            for host in getattr(self, field):
+                _check_host(field, host)
+        client, admin = self.client_token, self.admin_token
+        if client is not None and admin is not None and admin.matches(client.reveal().encode()):
+            raise ConfigError("admin_token: expected another one than the client's, which every client has")
         for proxy in self.trusted_proxies:
             try:
                 ipaddress.ip_network(proxy)
@@ -75,3 +84,18 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"--host {listen.host} is reachable from other machines: set {' and '.join(missing)} (or the same name "
                 f"with _FILE), or listen on 127.0.0.1"
             )
+
+
+def _check_host(field: str, host: str) -> None:
+    """Refuse what no host of a URL can be equal to, so that it would allow nothing and nobody would know why.
+
+    Raises:
+        ConfigError: it is a URL, has a port, or is a pattern.
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _NAME.fullmatch(host):
+            raise ConfigError(
+                f"{field}: expected a host's name or address, without scheme, port or pattern, got {host!r}"
+            ) from None

@@ -81,4 +81,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def worker_hosts(self) -> frozenset[str]:
         """Hosts that a worker, or what its events come from, may have."""
-        return frozenset(self.security.worker_hosts).union(*(worker.hosts for worker in self.workers))
+        return frozenset(host.lower() for host in self.security.worker_hosts).union(
+            *(worker.hosts for worker in self.workers)
+        )
