@@ -302,6 +302,31 @@ def test_requests_wait_for_room_in_the_order_they_came() -> None:
     run(test)
 
 
+def test_route_passes_over_a_worker_without_room_and_says_so() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with (
+            engines(gate, answer) as (full, other),
+            router(workers=(limited(full), WorkerSettings(url=other.url))) as (url, service),
+            aiohttp.ClientSession(url) as http,
+        ):
+            first = asyncio.create_task(post(http))
+
+            async def is_full() -> bool:
+                return full.id in service.proxy.admission.full
+
+            await until(is_full)
+            async with http.post("/route", json=BODY) as response:
+                asked = await response.json()
+            assert (asked["worker"], asked["excluded"]) == (other.id, {full.id: "full"})
+            async with http.post("/v1/completions", json=BODY) as response:
+                assert response.headers["x-kvevents-worker"] == other.id
+            gate.open.release()
+            assert (await first)[0] == 200
+
+    run(test)
+
+
 def test_whoever_waits_too_long_or_leaves_gives_up_the_place() -> None:
     async def test() -> None:
         gate = Gate()

@@ -3,8 +3,9 @@
 import aiohttp
 import pytest
 
+from kvevents.server import WorkerSettings
 from kvevents.transport import State
-from serving import fleet, get, post, run, text, with_events
+from serving import fleet, get, post, router, run, text, with_events
 
 pytestmark = pytest.mark.integration
 
@@ -67,11 +68,35 @@ def test_route_takes_every_form_of_prompt() -> None:
     run(test)
 
 
-def test_round_robin_goes_round_by_route_alone() -> None:
+@pytest.mark.parametrize("policy", ["kv", "approx", "round_robin", "least_loaded"])
+def test_route_says_what_happens_next_and_changes_nothing(policy: str) -> None:
     async def test() -> None:
-        async with fleet(3, policy="round_robin") as (url, stubs, _):
-            chosen = [(await post(url, "/route", {"token_ids": PROMPT}))["worker"] for _ in range(6)]
-            assert chosen == [stub.id for stub in stubs] * 2
+        async with fleet(3, policy=policy) as (url, _, _):
+            for number in range(6):
+                body = {"prompt": PROMPT[: 64 * number + 64], "max_tokens": 1}
+                asked = [await post(url, "/route?explain=1", body) for _ in range(3)]
+                assert asked[0] == asked[1] == asked[2]
+                async with aiohttp.ClientSession(url) as http, http.post("/v1/completions", json=body) as response:
+                    assert response.headers["x-kvevents-worker"] == asked[0]["worker"]
+                    assert response.headers["x-kvevents-expected-cached-tokens"] == str(asked[0]["cached_tokens"])
+
+    run(test)
+
+
+def test_workers_that_never_answered_are_named_and_none_at_all_is_no_unknown_model() -> None:
+    async def test() -> None:
+        body = {"model": "stub", "prompt": PROMPT}
+        async with fleet(1) as (_, (stub,), _):
+            url = stub.url
+        async with router(workers=(WorkerSettings(url=url),)) as (at, _):
+            for path in ("/v1/completions", "/route"):
+                error = (await post(at, path, body, status=503))["error"]
+                assert error["code"] == "no_worker"
+                assert "none of 1 workers has answered yet" in error["message"]
+                assert url.removeprefix("http://") in error["message"]
+        async with router(workers=()) as (at, _):
+            error = (await post(at, "/v1/completions", body, status=503))["error"]
+            assert (error["code"], error["message"]) == ("no_worker", "no worker is registered: add one")
 
     run(test)
 

@@ -7,8 +7,10 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from kvevents.routing import NoWorkerError
 from kvevents.server.errors import HttpError
 from kvevents.server.prompts import Prompt
+from kvevents.server.proxy.admission import FULL, OTHER_MODEL
 from kvevents.server.proxy.direct import Handler
 from kvevents.server.proxy.request import Request
 
@@ -31,7 +33,7 @@ class Decisions:
         self.handlers: Mapping[str, Handler] = {"/route": self.route, "/query": self.query}
 
     def route(self, request: Request) -> bytes | Awaitable[bytes]:
-        """`POST /route`: where this prompt would go. Takes a turn, as a request would, but opens none."""
+        """`POST /route`: where this prompt would go now. Only asks: whoever looks changes no later decision."""
         return self._answer(request, self._decide)
 
     def query(self, request: Request) -> bytes | Awaitable[bytes]:
@@ -56,18 +58,23 @@ class Decisions:
         return await asyncio.to_thread(answer, _known(prompt), request)
 
     def _decide(self, prompt: Prompt, request: Request) -> bytes:
-        router, fleet = self._service.router, self._service.fleet
-        decision = router.select(
-            prompt.tokens,
-            lora_name=prompt.lora_name,
-            cache_salt=prompt.cache_salt,
-            extra_keys=prompt.extra_keys,
-            exclude=fleet.unfit(prompt.model),
-            session=prompt.session,
-            output_tokens=prompt.max_tokens,
-            approximate=prompt.approximate,
-        )
-        router.complete(decision)
+        fleet = self._service.fleet
+        barred = dict.fromkeys(self._service.proxy.admission.full, FULL)
+        barred |= dict.fromkeys(fleet.unfit(prompt.model), OTHER_MODEL)
+        try:
+            decision = self._service.router.select(
+                prompt.tokens,
+                lora_name=prompt.lora_name,
+                cache_salt=prompt.cache_salt,
+                extra_keys=prompt.extra_keys,
+                exclude=barred,
+                session=prompt.session,
+                output_tokens=prompt.max_tokens,
+                approximate=prompt.approximate,
+                dry_run=True,
+            )
+        except NoWorkerError as error:
+            raise NoWorkerError(fleet.why_nobody(error)) from None
         shown = msgspec.structs.asdict(decision)
         del shown["id"]
         shown |= {"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, "prompt": _read_as(prompt)}

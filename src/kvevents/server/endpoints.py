@@ -122,7 +122,7 @@ def _own(control: Control) -> list[Operation]:
             errors=(503,),
             body=PROMPT,
             query=[Query("explain", {"enum": ["0", "1"]}, "With every candidate, its loads, its cost and the terms.")],
-            description="Where this prompt would go. Takes a turn, as a request would, but opens none.",
+            description="Where this prompt would go now. Only asks: it changes no later decision.",
         ),
         Operation(
             "POST",

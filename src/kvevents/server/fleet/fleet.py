@@ -200,6 +200,13 @@ class Fleet:
         unfit = {worker.id for worker in self._workers.values() if model not in worker.models}
         return unfit if len(unfit) < len(self._workers) else ()
 
+    def why_nobody(self, error: NoWorkerError) -> str:
+        """Why no worker takes a request. The router knows only of workers that have answered once; others count too."""
+        if self.router.workers or not self._workers:
+            return str(error)
+        first = next(iter(self._workers.values()))
+        return f"none of {len(self._workers)} workers has answered yet ({first.id}: {first.reason})"
+
     def base_of(self, adapter: str) -> str | None:
         """The model of an adapter that some worker lists; None for anything else."""
         workers = self._workers.values()

@@ -4,6 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+TRIED = "tried"
+FULL = "full"
+OTHER_MODEL = "model"
+"""Why a request is not sent to a worker that is up: it failed over it, has no room, or does not serve its model."""
+
 
 class Waiter(Protocol):
     """A request that waits for a worker with room."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kvevents.routing import Decision, NoWorkerError
 from kvevents.server.errors import HttpError, as_http_error
 from kvevents.server.prompts import Prompt
+from kvevents.server.proxy.admission import FULL, OTHER_MODEL, TRIED
 from kvevents.server.proxy.attempt import Attempt
 from kvevents.server.proxy.connection import ClientConnection
 from kvevents.server.proxy.deadlines import NEVER
@@ -46,6 +47,7 @@ class Exchange:
 
     __slots__ = (
         "_attempt",
+        "_barred",
         "_began",
         "_client",
         "_deliveries",
@@ -58,7 +60,6 @@ class Exchange:
         "_step",
         "_task",
         "_trace",
-        "_tried",
         "_trouble",
         "_waits_since",
         "deadline",
@@ -78,7 +79,7 @@ class Exchange:
         self._state = State.READING
         self._prompt = Prompt(tokens=b"")
         self._task: asyncio.Task[None] | None = None
-        self._tried: set[str] = set()
+        self._barred: dict[str, str] = {}
         self._deliveries = 0
         self._trouble: str | None = None
         self._attempt: Attempt | None = None
@@ -88,7 +89,7 @@ class Exchange:
     @property
     def barred(self) -> Collection[str]:
         """Workers that it must not be sent to."""
-        return self._tried
+        return self._barred
 
     # What the client's connection calls.
 
@@ -167,7 +168,7 @@ class Exchange:
     def on_unanswered(self, worker: str, reason: str, *, is_delivered: bool, is_late: bool) -> None:
         self._attempt = None
         self._trouble = f"worker {worker} {reason}"
-        self._tried.add(worker)
+        self._barred[worker] = TRIED
         self._deliveries += is_delivered
         if is_late:
             self._refuse(HttpError(504, "worker_timeout", self._trouble))
@@ -198,7 +199,7 @@ class Exchange:
         proxy.service.ledger.unread += prompt.unread is not None
         self._trace.prompt(tokens=len(prompt.tokens), source=prompt.source, model=prompt.model)
         try:
-            self._tried.update(proxy.unfit(prompt.model))
+            self._barred.update(dict.fromkeys(proxy.unfit(prompt.model), OTHER_MODEL))
         except HttpError as error:
             self._refuse(error)
             return
@@ -209,10 +210,10 @@ class Exchange:
     def _place(self) -> None:
         """Choose a worker and send, or wait for one with room, or give up."""
         proxy = self._proxy
-        full = proxy.admission.full
+        full, barred = proxy.admission.full, self._barred
         step = self._trace.step("select")
         try:
-            decision = proxy.choose(self._prompt, self._tried | full if full else self._tried)
+            decision = proxy.choose(self._prompt, dict.fromkeys(full, FULL) | barred if full else barred)
         except NoWorkerError as error:
             step.end()
             if full and self._has_only_no_room(full):
@@ -252,7 +253,7 @@ class Exchange:
     def _has_only_no_room(self, full: Collection[str]) -> bool:
         """Whether a worker could take this request if it were not full."""
         workers = self._proxy.service.router.workers
-        return any(workers.get(worker, False) and worker not in self._tried for worker in full)
+        return any(workers.get(worker, False) and worker not in self._barred for worker in full)
 
     def _wait(self) -> None:
         proxy = self._proxy
@@ -278,11 +279,13 @@ class Exchange:
             self._step.end()
 
     def _give_up(self, error: NoWorkerError) -> None:
-        self._proxy.service.ledger.unplaced += 1
+        service = self._proxy.service
+        service.ledger.unplaced += 1
+        why = service.fleet.why_nobody(error)
         if self._trouble is None:
-            self._refuse(HttpError(503, "no_worker", str(error), retry_after_s=1))
+            self._refuse(HttpError(503, "no_worker", why, retry_after_s=1))
         else:
-            self._refuse(HttpError(502, "worker_failed", f"{self._trouble}; {error}"))
+            self._refuse(HttpError(502, "worker_failed", f"{self._trouble}; {why}"))
 
     # The end.
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.types import ASGIApp
@@ -224,7 +224,7 @@ class Proxy:
             raise HttpError(404, "model_not_found", f"model {model!r} is served by no worker: there are {served}")
         return unfit
 
-    def choose(self, prompt: Prompt, exclude: Collection[str]) -> Decision:
+    def choose(self, prompt: Prompt, exclude: Mapping[str, str]) -> Decision:
         """A worker for a prompt.
 
         Raises:
@@ -257,11 +257,13 @@ class Proxy:
         task.add_done_callback(tasks.discard)
 
     def _may_be_served(self, model: str) -> bool:
-        """Whether some worker serves a model, or does not say what it serves. `base:adapter` is SGLang's form."""
+        """Whether a worker serves a model or does not say, or none is there. `base:adapter` is SGLang's form."""
         base = model.partition(":")[0]
-        return model in self.service.settings.prompts.adapters or any(
-            model in models or base in models or not models
-            for models in (worker.models for worker in self.service.fleet.workers)
+        served = [worker.models for worker in self.service.fleet.workers]
+        return (
+            not served
+            or model in self.service.settings.prompts.adapters
+            or any(model in models or base in models or not models for models in served)
         )
 
     def _limit(self, worker: str) -> int | None:
