@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvevents import AllBlocksCleared, BlockRemoved, BlockStored, CaptureReader, Coalescer, decode_batch
-from kvevents.transport.capture import CapturedBatch, CapturedReset, CaptureSource
+from kvevents.transport.capture import CapturedBatch, CapturedReset
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "captures")
 REPORT = Path(sys.argv[2] if len(sys.argv) > 2 else "report.html")
@@ -24,89 +24,105 @@ WINDOW_S = 0.1  # events so near to each other are merged, as a relay with such 
 # ## Read it once
 #
 # Engines name blocks each in their own way. A block's *content* is what it says and all that is above it: equal content
-# is the same prefix, whichever engine holds it.
+# is the same prefix, whichever rank of whichever worker holds it.
 
 # %%
+Rank = tuple[str, int | None]
+
 records = [record for record in CaptureReader(FOLDER) if isinstance(record, CapturedBatch | CapturedReset)]
 began = min((record.time for record in records), default=0.0)
 
 activity: dict[str, Counter[int]] = {"stored": Counter(), "removed": Counter()}  # blocks, by second
 lifetimes: list[float] = []  # seconds from a block's store to its removal
 depths: dict[int, int] = {}  # content -> blocks above it, itself included
-holders: defaultdict[int, set[CaptureSource]] = defaultdict(set)  # content -> who ever held it
+holders: defaultdict[int, set[Rank]] = defaultdict(set)  # content -> who ever held it
 hit_potential: Counter[str] = Counter()  # stored blocks, by whether they had to be computed
 
-held: defaultdict[CaptureSource, dict[object, tuple[int, float]]] = defaultdict(dict)  # block -> content, since when
+held: defaultdict[Rank, dict[object, tuple[int, float]]] = defaultdict(dict)  # block -> content, since when
 now_at: Counter[int] = Counter()  # content -> holders at this moment
 
 
-def leave(source: CaptureSource, block: object, time: float | None) -> None:
-    """A source no longer holds a block; without a time nobody knows since when."""
-    if (known := held[source].pop(block, None)) is not None:
+def leave(rank: Rank, block: object, time: float | None) -> None:
+    """A rank no longer holds a block; without a time nobody knows since when."""
+    if (known := held[rank].pop(block, None)) is not None:
         now_at[known[0]] -= 1
         if time is not None:
             lifetimes.append(time - known[1])
 
 
-def arrive(source: CaptureSource, event: BlockStored, time: float) -> None:
-    """A source holds the blocks of a store."""
-    above = held[source].get(event.parent_block_hash, (None, 0.0))[0]
-    size = len(event.token_ids) // len(event.block_hashes)
+def arrive(rank: Rank, event: BlockStored, time: float) -> None:
+    """A rank holds the blocks of a store."""
+    above = held[rank].get(event.parent_block_hash, (None, 0.0))[0]
+    size = event.block_size
     for place, block in enumerate(event.block_hashes):
-        tokens = tuple(map(str, event.token_ids[place * size : (place + 1) * size]))
-        content = hash((above, tokens, event.cache_salt, event.lora_name))
+        tokens = tuple(event.token_ids[place * size : (place + 1) * size])
+        keys = str(event.extra_keys[place]) if event.extra_keys else ""
+        content = hash((above, tokens, keys, event.cache_salt, event.lora_name))
         depths[content] = depths.get(above, 0) + 1 if above is not None else 1
-        if block not in held[source]:
+        if block not in held[rank]:
             elsewhere, before = now_at[content] > 0, content in holders
             hit_potential["another worker held it" if elsewhere else "it was evicted" if before else "new"] += 1
             now_at[content] += 1
-            held[source][block] = (content, time)
-        holders[content].add(source)
+            held[rank][block] = (content, time)
+        holders[content].add(rank)
         above = content
+
+
+def rank_of(record: CapturedBatch) -> Rank:
+    """Who sent a batch: the rank in it beats that of its source."""
+    said = decode_batch(record.payload, strict=False).attn_dp_rank
+    return record.source.worker_id, record.source.dp_rank if said is None else said
 
 
 for record in records:
     if isinstance(record, CapturedReset):
-        for block in list(held[record.source]):
-            leave(record.source, block, None)
+        for rank in [rank for rank in held if rank[0] == record.source.worker_id]:
+            if record.source.dp_rank in {None, rank[1]}:
+                for block in list(held[rank]):
+                    leave(rank, block, None)
         continue
-    second = int(record.time - began)
+    second, rank = int(record.time - began), rank_of(record)
     for event in decode_batch(record.payload, strict=False).events:
         if isinstance(event, AllBlocksCleared):
-            for block in list(held[record.source]):
-                leave(record.source, block, record.time)
+            for block in list(held[rank]):
+                leave(rank, block, record.time)
         elif event.medium in {None, "GPU"} and isinstance(event, BlockRemoved):
             activity["removed"][second] += len(event.block_hashes)
             for block in event.block_hashes:
-                leave(record.source, block, record.time)
-        elif event.medium in {None, "GPU"} and isinstance(event, BlockStored) and event.block_hashes:
+                leave(rank, block, record.time)
+        elif event.medium in {None, "GPU"} and isinstance(event, BlockStored):
+            if len(event.token_ids) < len(event.block_hashes) * event.block_size:
+                continue  # part of a block, or no tokens: its content is not told
             activity["stored"][second] += len(event.block_hashes)
-            arrive(record.source, event, record.time)
+            arrive(rank, event, record.time)
 
 # %% [markdown]
 # ## What merging would save
 #
 # The same batches through each level of coalescing, in windows of `WINDOW_S`.
 
+
 # %%
+def count(merged: bytes | None) -> tuple[int, int]:
+    """Events and bytes of a window."""
+    return (0, 0) if merged is None else (len(decode_batch(merged, strict=False).events), len(merged))
+
+
 saving: dict[str, tuple[int, int]] = {}  # level -> events, bytes
 for level in ("off", "adjacent", "chain", "compact"):
-    events = size_bytes = 0
-    windows: dict[CaptureSource, tuple[float, Coalescer]] = {}
-    for arrived in [*records, None]:  # None: send what still waits
-        for source, (until, coalescer) in windows.items():
-            if arrived is not None and arrived.time < until:
-                continue
-            if (merged := coalescer.take_batch()) is not None:
-                events += len(decode_batch(merged, strict=False).events)
-                size_bytes += len(merged)
-            if arrived is not None:
-                windows[source] = (arrived.time + WINDOW_S, coalescer)
-        if isinstance(arrived, CapturedBatch):
-            if arrived.source not in windows:
-                windows[arrived.source] = (arrived.time + WINDOW_S, Coalescer(level, from_start=True))
-            windows[arrived.source][1].add(arrived.payload)
-    saving[level] = (events, size_bytes)
+    counts: list[tuple[int, int]] = []
+    windows: dict[Rank, tuple[float, Coalescer]] = {}  # until when, what waits
+    for record in records:
+        if isinstance(record, CapturedBatch):
+            rank = rank_of(record)
+            until, coalescer = windows.get(rank, (0.0, None))
+            coalescer = coalescer or Coalescer(level, from_start=True)
+            if record.time >= until:
+                counts.append(count(coalescer.take_batch()))
+                windows[rank] = (record.time + WINDOW_S, coalescer)
+            coalescer.add(record.payload)
+    counts += [count(coalescer.take_batch()) for _, coalescer in windows.values()]
+    saving[level] = (sum(events for events, _ in counts), sum(size_bytes for _, size_bytes in counts))
 
 # %% [markdown]
 # ## Draw it

@@ -54,6 +54,11 @@ def own_engine() -> Iterator[str]:
         yield said["url"]
 
 
+@pytest.mark.parametrize("name", ["own_engine.py", "own_router.py"])
+def test_sixty_lines_are_sixty_lines(name: str) -> None:
+    assert sum(bool(line.strip()) for line in (EXAMPLES / name).read_text().splitlines()) <= 60
+
+
 def test_the_tools_work_on_an_own_engine(own_engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", own_engine, "--json"]) == cli.DONE
     hops = {hop["hop"]: hop["verdict"] for hop in json.loads(capsys.readouterr().out)["findings"]}

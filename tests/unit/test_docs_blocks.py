@@ -5,6 +5,7 @@ tests/integration/test_docs_blocks.py runs the rest.
 
 import itertools
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from doc_blocks import PAGES, Block, blocks, close, commands, run_python
+from doc_blocks import PAGES, ROOT, Block, blocks, close, commands, run_python
 from kvevents.cli import COMMANDS, build_app
 from kvevents.server.configuration.load import load_settings
 
@@ -73,3 +74,16 @@ def _with_model(lines: list[str], model: Path) -> list[str]:
 @pytest.mark.parametrize("block", blocks("json", "yaml"), ids=str)
 def test_data_can_be_read(block: Block) -> None:
     assert json.loads(block.text) if block.language == "json" else list(yaml.safe_load_all(block.text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_paths_in_prose_are_there() -> None:
+    for page in PAGES:
+        for path in re.findall(r"`((?:examples|tests|benchmarks|deploy)/[\w./-]+\w)`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
