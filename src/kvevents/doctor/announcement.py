@@ -15,8 +15,11 @@ def probe(visit: Visit, listener: Listener) -> bool:
         visit.engine.send("/v1/completions", {"model": visit.model, "prompt": list(visit.probe)})
     except TransportError as error:
         return visit.cause(Hop.ANNOUNCED, f"a prompt of token ids is refused: {error}", "see the engine's log")
-    found = listener.wait(lambda: listener.store_of(visit.probe), visit.beliefs.patience_s)
+    found = listener.wait_for_store(visit.probe, visit.beliefs.patience_s)
     if found is None:
+        if listener.unread is not None:
+            fix = "something else publishes there, or a version that is not known: kvevents lint shows what comes"
+            return visit.cause(Hop.ANNOUNCED, f"what is published cannot be read: {listener.unread}", fix)
         heard = len(listener.heard())
         if heard:
             fix = "these are the sockets of another engine: compare the ports on both hosts"
@@ -51,8 +54,16 @@ def check_hashes(visit: Visit) -> bool:
 def check_cached(visit: Visit) -> bool:
     """The second time, the engine finds the prompt cached."""
     expected = (len(visit.probe) - 1) // visit.block_size * visit.block_size
-    usage = visit.engine.send("/v1/completions", {"model": visit.model, "prompt": list(visit.probe)})
-    cached = usage.cached_tokens
+    cached: int | None = None
+    try:
+        # Ranks take turns: with one request more than there are ranks, one of them had the prompt before.
+        for _ in visit.sources:
+            usage = visit.engine.send("/v1/completions", {"model": visit.model, "prompt": list(visit.probe)})
+            cached = usage.cached_tokens
+            if cached is None or cached >= expected:
+                break
+    except TransportError as error:
+        return visit.cause(Hop.CACHED, f"sent again, the prompt is refused: {error}", "see the engine's log")
     if cached is None:
         fix = "SGLang: --enable-cache-report; vLLM: --enable-prompt-tokens-details. The router's truth check needs it"
         return visit.note(Hop.CACHED, Verdict.NOTE, "the engine does not report what it finds cached", fix)
@@ -72,10 +83,11 @@ def check_adapter(visit: Visit, listener: Listener) -> bool:
         visit.engine.send("/v1/completions", {"model": name, "prompt": list(prompt)})
     except TransportError as error:
         return visit.cause(Hop.ADAPTER, f"a request for the adapter {name!r} is refused: {error}", "load the adapter")
-    found = listener.wait(lambda: listener.store_of(prompt), visit.beliefs.patience_s)
+    found = listener.wait_for_store(prompt, visit.beliefs.patience_s)
     if found is None:
         return visit.cause(Hop.ADAPTER, f"nothing was published for the adapter {name!r}", "see the engine's log")
     announced = _adapter_of(found[1])
+    visit.adapter_probe = prompt
     if announced != name:
         said = "no adapter" if announced is None else f"the adapter {announced!r}"
         fix = "let requests and engine have one name for it, or tell the router: prompts.adapters"

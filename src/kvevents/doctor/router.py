@@ -42,12 +42,21 @@ class RouterMatch(msgspec.Struct):
     usable: int
 
 
+class RouterPrompt(msgspec.Struct):
+    """How the router read a prompt; `tokens` are its own stand-ins where it is approximate."""
+
+    tokens: int
+    approximate: bool = False
+    why_approximate: str | None = None
+
+
 class RouterAnswer(msgspec.Struct):
     """What the router believes of a prompt."""
 
     block_size: int
     blocks: int
     matches: list[RouterMatch]
+    prompt: RouterPrompt
 
     def usable(self, worker: str) -> int:
         """Blocks of the prompt that a worker is believed to hold."""

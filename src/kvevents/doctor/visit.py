@@ -14,6 +14,9 @@ from kvevents.transport import Source
 from kvevents.transport.http_fetch import Address
 
 _BLOCKS = 3
+_LEAST_TOKENS = 48
+"""Fewer would be too short to tell a prompt by where a block is a token."""
+
 _LARGEST_ID = 30_000
 """Below the vocabulary of every model that is served; above what a byte can be, so that no text is hit by chance."""
 
@@ -34,6 +37,7 @@ class Visit:
         model: what requests name.
         probe: the prompt that was sent.
         announced: how the engine announced it.
+        adapter_probe: the prompt that was sent for the adapter.
     """
 
     url: str
@@ -46,6 +50,7 @@ class Visit:
     model: str | None = None
     probe: Sequence[int] = ()
     announced: BlockStored | None = None
+    adapter_probe: Sequence[int] = ()
 
     @property
     def worker(self) -> str:
@@ -72,5 +77,6 @@ class Visit:
 
     def new_prompt(self) -> "array[int]":
         """Token ids that no cache has: whole blocks and one more, so that every block can be found cached."""
-        count = _BLOCKS * self.block_size + 1
+        blocks = max(_BLOCKS, -(-_LEAST_TOKENS // self.block_size))
+        count = blocks * self.block_size + 1
         return array("q", (_SMALLEST_ID + secrets.randbelow(_LARGEST_ID - _SMALLEST_ID) for _ in range(count)))
