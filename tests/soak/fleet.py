@@ -15,6 +15,8 @@ ENGINE = (
     *("--page-size", "16", "--max-total-tokens", "32768", "--speed", "20"),
     *("--max-running-requests", "256", "--max-queued-requests", "1000"),
 )
+ROUTER = ("--set", "routing.learned_max_blocks=16384", "--set", "dashboard.known_blocks=16384")
+"""What it remembers of prompts has a bound, which at a soak's rate is reached in an hour: here, while it warms up."""
 AGREE_S = 20.0
 
 Holdings = dict[int, dict[str, set[int]]]
@@ -42,7 +44,7 @@ class Fleet:
                 log=logs / f"engine-{number}.log",
             )
         workers = [word for worker in self.engines for word in ("--worker", f"http://{worker}")]
-        self.router = Process("router", "serve", "--port", "0", *workers, log=logs / "router.log")
+        self.router = Process("router", "serve", "--port", "0", *ROUTER, *workers, log=logs / "router.log")
         self.url = ""
 
     async def __aenter__(self) -> Self:
