@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+import kvevents
 from doc_blocks import PAGES, ROOT, Block, blocks, close, commands, run_python
 from kvevents.cli import COMMANDS, build_app
 from kvevents.server.configuration.load import load_settings
@@ -48,6 +49,24 @@ def test_commands_are_commands(block: Block) -> None:
             continue
         assert words[0] in COMMANDS
         build_app(words[0]).parse_args(words, exit_on_error=False, print_error=False)
+
+
+INLINE = [
+    (page.name, command)
+    for page in PAGES
+    for command in re.findall(r"`kvevents ([a-z]+[^`]*)`", page.read_text())
+    if command.split()[0] in COMMANDS
+]
+
+
+def test_flags_in_prose_are_flags() -> None:
+    """A command in a sentence may have words that stand for something; its flags are real."""
+    assert INLINE
+    for page, command in INLINE:
+        name = command.split()[0]
+        arguments = build_app(name)[name].assemble_argument_collection()
+        known = {flag for argument in arguments for flag in argument.names} | {"--help"}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", command)) <= known, f"{page}: kvevents {command}"
 
 
 def test_shell_is_shell() -> None:
@@ -87,3 +106,11 @@ def test_paths_in_prose_are_there() -> None:
     for page in PAGES:
         for path in re.findall(r"`((?:examples|tests|benchmarks|deploy)/[\w./-]+\w)`", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    reference = "".join(page.read_text() for page in PAGES if page.parent.name == "reference")
+    missing = [
+        name for name in kvevents.__all__ if not re.search(rf"^::: kvevents\.[\w.]*\b{name}$", reference, re.MULTILINE)
+    ]
+    assert missing == ["__version__"]
