@@ -291,6 +291,24 @@ def test_a_router_that_is_its_own_worker_notices() -> None:
     run(test)
 
 
+def test_routers_that_are_each_others_workers_ask_each_other_once() -> None:
+    async def test() -> None:
+        async with (
+            engines(answer) as (engine,),
+            router(engine, worker_hosts=("127.0.0.1",)) as (one, _),
+            router(workers=(WorkerSettings(url=one),)) as (other, _),
+        ):
+            added = await post(one, "/workers", {"url": other}, status=201)
+            assert added["up"]
+            for url in (one, other):
+                async with asyncio.timeout(2):
+                    assert [model["id"] for model in (await get(url, "/v1/models"))["data"]] == ["stub"]
+            routers = [request.headers["x-kvevents-router"].split(", ") for request in engine.asked]
+            assert max(len(names) for names in routers) == 2, "a question went round"
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

@@ -13,8 +13,7 @@ from kvevents.server.body import read_body
 from kvevents.server.configuration import WorkerSettings
 from kvevents.server.configuration.reader import Reader
 from kvevents.server.errors import HttpError
-from kvevents.server.fleet.http import ROUTER_HEADER
-from kvevents.server.fleet.probe import ITSELF
+from kvevents.server.fleet.http import ROUTER_HEADER, routers_before
 from kvevents.server.metrics import CONTENT_TYPE
 from kvevents.server.service import Service
 from kvevents.server.stats import Statistics
@@ -91,8 +90,7 @@ class Control:
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: the router runs; 508 to a probe of its own, which a router that is its own worker gets."""
-        if request.headers.get(ROUTER_HEADER) == self._service.fleet.name:
-            raise HttpError(ITSELF, "loop", "this router is its own worker")
+        routers_before(request.headers.get(ROUTER_HEADER), self._service.fleet.name)
         return _json({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:

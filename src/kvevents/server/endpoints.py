@@ -13,6 +13,7 @@ from kvevents.server.access.middleware import Login
 from kvevents.server.configuration import WorkerSettings
 from kvevents.server.control import Control, SetPolicy
 from kvevents.server.errors import HttpError
+from kvevents.server.fleet.http import ROUTER_HEADER
 from kvevents.server.openapi import OBJECT, Answer, Operation, Query, Schema, document
 from kvevents.server.prefixes import BOUNDS as PREFIX_BOUNDS
 from kvevents.server.service import Service
@@ -71,15 +72,15 @@ def endpoints(service: Service, control: Control, watch: Watch) -> list[Operatio
 def _passed_on(service: Service) -> list[Operation]:
     """What workers answer: the proxy's, without a handler, and the models of all of them."""
 
-    async def models(_request: Request) -> Response:
+    async def models(request: Request) -> Response:
         """`GET /v1/models`: what the workers serve, each model once."""
-        served = await service.fleet.models()
+        served = await service.fleet.models(request.headers.get(ROUTER_HEADER))
         return Response(msgspec.json.encode({"object": "list", "data": served}), media_type="application/json")
 
     async def model(request: Request) -> Response:
         """`GET /v1/models/{model}`: one of them."""
         name = request.path_params["model"]
-        for one in await service.fleet.models():
+        for one in await service.fleet.models(request.headers.get(ROUTER_HEADER)):
             if one["id"] == name:
                 return Response(msgspec.json.encode(one), media_type="application/json")
         raise HttpError(404, "model_not_found", f"model {name!r} is served by no worker that is up")

@@ -18,7 +18,7 @@ from kvevents.server.configuration.load import with_api_key
 from kvevents.server.errors import HttpError
 from kvevents.server.fleet.counters import FleetCounters
 from kvevents.server.fleet.discovery import Discovery
-from kvevents.server.fleet.http import WorkerClient
+from kvevents.server.fleet.http import WorkerClient, routers_before
 from kvevents.server.fleet.jetstream import FleetLog
 from kvevents.server.fleet.join import check_join, check_same
 from kvevents.server.fleet.probe import Prober
@@ -225,19 +225,24 @@ class Fleet:
         pictures = [(worker, self.source_states(worker)) for worker in self.workers]
         return assess(pictures, grace_s=self._settings.fleet.ready_grace_s)
 
-    async def models(self) -> list[dict[str, Any]]:
+    async def models(self, asked: str | None = None) -> list[dict[str, Any]]:
         """What the workers that are up serve, each model once.
 
+        Args:
+            asked: the header that names the routers that ask.
+
         Raises:
+            HttpError: 508, this router is one of them.
             NoWorkerError: no worker is up.
         """
-        asked = [worker for worker in self.workers if worker.up]
-        if not asked or self._client is None:
+        routers = routers_before(asked, self.name)
+        up = [worker for worker in self.workers if worker.up]
+        if not up or self._client is None:
             raise NoWorkerError(f"none of {len(self._workers)} workers is up: no model is served")
-        questions = (self._client.get(worker, "/v1/models") for worker in asked)
+        questions = (self._client.get(worker, "/v1/models", routers=routers) for worker in up)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         merged: dict[str, dict[str, Any]] = {}
-        for worker, answer in zip(asked, answers, strict=True):
+        for worker, answer in zip(up, answers, strict=True):
             if isinstance(answer, bytes):
                 try:
                     for model in msgspec.json.decode(answer, type=dict[str, Any]).get("data", []):

@@ -5,7 +5,7 @@ import logging
 from kvevents.errors import TransportError
 from kvevents.routing import Router
 from kvevents.server.fleet.counters import FleetCounters
-from kvevents.server.fleet.http import StatusError, UnreachableError, WorkerClient
+from kvevents.server.fleet.http import LOOP, StatusError, UnreachableError, WorkerClient
 from kvevents.server.fleet.load import LOAD_PATHS
 from kvevents.server.fleet.worker import Worker
 
@@ -13,9 +13,6 @@ _log = logging.getLogger("kvevents.server")
 
 PROBES_TO_GO_DOWN = 2
 """Late or wrong answers in a row that take a worker out; a refused connection does at once."""
-
-ITSELF = 508
-"""The status that a router answers its own probe with: loop detected."""
 
 
 class Prober:
@@ -43,7 +40,7 @@ class Prober:
         except UnreachableError as error:
             self._failed(worker, str(error), at_once=True)
         except StatusError as error:
-            if error.status == ITSELF:
+            if error.status == LOOP:
                 self._failed(worker, "it is this router itself, or one that leads back to it", at_once=True)
             else:
                 self._failed(worker, str(error))
