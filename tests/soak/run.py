@@ -152,7 +152,6 @@ async def _limit(client: Client, requests: Requests, seconds: float) -> float:
 
 async def _at_rate(rate: float, seconds: float, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Ask so often, however long answers take, with so many at a time at most; back when the last one is there."""
-    began = time.monotonic()
     room = asyncio.Semaphore(MOST_IN_FLIGHT)
 
     async def one() -> None:
@@ -161,13 +160,12 @@ async def _at_rate(rate: float, seconds: float, ask: Callable[[], Coroutine[Any,
         finally:
             room.release()
 
+    due = began = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        for number in range(int(rate * seconds)):
-            wait = began + number / rate - time.monotonic()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            elif wait < -1:
-                began -= wait  # what was missed is not made up for
+        while (now := time.monotonic()) < began + seconds:
+            if due > now:
+                await asyncio.sleep(due - now)
+            due = max(due, now - 1) + 1 / rate  # what was missed for longer is not made up for
             await room.acquire()
             group.create_task(one())
 
