@@ -2,6 +2,9 @@
 
 import time
 
+import pytest
+
+from kvevents.routing import Role
 from kvevents.server import WorkerSettings
 from kvevents.server.fleet import Worker
 from kvevents.server.fleet.readiness import assess
@@ -28,6 +31,27 @@ def test_nobody_there_and_nobody_up_are_not_ready() -> None:
     down = assess([(worker(up=False), {})], grace_s=GRACE_S)
     assert (down.is_ready, down.workers, down.up) == (False, 1, 0)
     assert down.waiting_for[0]["reason"] == "none of 1 workers is up"
+
+
+@pytest.mark.parametrize(
+    ("roles", "missing"),
+    [
+        (["prefill", "prefill"], "decode"),
+        (["decode"], "prefill"),
+        (["prefill", "decode"], None),
+        (["decode", None], None),
+        ([None], None),
+    ],
+)
+def test_half_of_a_divided_fleet_is_not_ready(roles: list[Role | None], missing: str | None) -> None:
+    pictures: list[tuple[Worker, dict[int | None, SourceState]]] = [(worker(9, up=False), {})]
+    for number, role in enumerate(roles):
+        pictures.append((worker(number), {0: in_state(State.LIVE)}))
+        pictures[-1][0].role = role
+    readiness = assess(pictures, grace_s=GRACE_S)
+    assert (readiness.is_ready, readiness.up) == (missing is None, len(roles))
+    if missing is not None:
+        assert f"no worker with the role {missing} is up" in readiness.waiting_for[0]["reason"]
 
 
 def test_every_picture_is_live_or_known_to_be_incomplete() -> None:

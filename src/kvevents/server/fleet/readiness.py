@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from kvevents.routing import Role
 from kvevents.server.fleet.worker import Worker
 from kvevents.transport import SourceState, State
 
@@ -41,12 +42,13 @@ def assess(pictures: Iterable[tuple[Worker, Mapping[int | None, SourceState]]], 
     now = time.time()
     waiting_for: list[dict[str, Any]] = []
     overdue: list[dict[str, Any]] = []
-    workers = up = 0
+    workers = 0
+    roles = []
     for worker, states in pictures:
         workers += 1
         if not worker.up or worker.is_draining:
             continue
-        up += 1
+        roles.append(worker.role)
         for rank, state in states.items():
             if state.state not in _SETTLED:
                 late = now - max(state.since, worker.added) > grace_s
@@ -54,7 +56,19 @@ def assess(pictures: Iterable[tuple[Worker, Mapping[int | None, SourceState]]], 
                 (overdue if late else waiting_for).append(entry)
         if not states and not worker.is_discovered and now - worker.added <= grace_s:
             waiting_for.append({"worker": worker.id, "dp_rank": None, "state": "unknown", "reason": worker.events})
-    if not up:
-        reason = f"none of {workers} workers is up" if workers else "there is no worker yet: POST /workers adds one"
+    reason = _nobody(workers, set(roles))
+    if reason is not None:
         waiting_for.append({"worker": None, "dp_rank": None, "state": "down", "reason": reason})
-    return Readiness(not waiting_for, workers, up, waiting_for, overdue)
+    return Readiness(not waiting_for, workers, len(roles), waiting_for, overdue)
+
+
+def _nobody(workers: int, roles: set[Role | None]) -> str | None:
+    """Why no request can be placed, whatever it is, on those that are up; None if one can."""
+    if not workers:
+        return "there is no worker yet: POST /workers adds one"
+    if not roles:
+        return f"none of {workers} workers is up"
+    if roles in ({"prefill"}, {"decode"}):
+        missing = "decode" if "prefill" in roles else "prefill"
+        return f"no worker with the role {missing} is up, nor one without a role"
+    return None
