@@ -12,7 +12,7 @@ import pytest
 
 from doc_blocks import BROKER, LIVE, Block, blocks, close, run_python
 from engine_process import EngineProcess, running_engine
-from nats_server import NatsServer
+from nats_server import NatsServer, wait_until
 from page_shell import Shell, wait_until_live
 
 pytestmark = pytest.mark.integration
@@ -57,7 +57,7 @@ def test_python_runs_beside_a_broker(tmp_path: Path) -> None:
         try:
             for block in of_pages:
                 run_python(block, names, block.text.replace(BROKER, broker.url))
-            assert len(names["index"].match(list(range(64)))) == 1
+            wait_until(lambda: len(names["index"].match(list(range(64)))) == 1, "the batch does not come")
         finally:
             close(names)
 
