@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from engine_process import running_engine
+from kvevents import cli
 from kvevents.events import BlockRemoved, KVEventBatch
 from kvevents.lint import LintReport
 from kvevents.transport import ZmqPublisher
@@ -41,3 +42,11 @@ def test_a_publisher_that_removes_what_it_never_stored_is_named() -> None:
         code, report = lint(publisher.endpoint, "--replay", publisher.replay_endpoint)
     assert code == 1
     assert [finding.code for finding in report.findings] == ["KV305"]
+
+
+def test_a_socket_at_which_nothing_publishes_is_not_without_findings() -> None:
+    command = [sys.executable, "-m", "kvevents", "lint", "tcp://127.0.0.1:1", "--duration", "0.5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == cli.OTHER_SIDE_FAILED
+    assert "nothing was reached" in done.stderr
+    assert not done.stdout

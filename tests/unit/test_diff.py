@@ -128,3 +128,21 @@ def test_the_command_compares_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["diff", str(saved), str(captures), "--worker", "worker-1", "--json"]) == cli.ANSWER_IS_NO
     report = msgspec.json.decode(capsys.readouterr().out, type=DiffReport)
     assert report.ranks[0].differing_blocks == 2
+
+
+def test_what_an_engine_held_before_its_restart_is_not_held_after_it(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, keep_hashes=True) as writer:
+        writer.write_batch(SOURCE, batch(CHAIN), sequence=0)
+        writer.write_reset(SOURCE)
+        writer.write_batch(SOURCE, batch(BlockStored([9], None, [1, 2], 2, medium="GPU")), sequence=0)
+    held = capture_side(CaptureReader(tmp_path), until={}, worker=None)
+    assert held["w", 0].tiers["GPU"] == {9}
+
+
+def test_a_capture_with_nothing_in_it_is_equal_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "index.bin"
+    saved.write_bytes(PrefixIndex(2).snapshot())
+    damaged = tmp_path / "damaged.kvcap"
+    damaged.write_bytes(b"none at all")
+    assert cli.main(["diff", str(saved), str(damaged)]) == cli.USAGE
+    assert "found none" in capsys.readouterr().err

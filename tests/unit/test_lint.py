@@ -263,3 +263,14 @@ def test_the_command_answers_no_for_a_capture_with_faults(
     assert cli.main(["lint", str(tmp_path), "--ignore", "KV305"]) == cli.DONE
     assert "batches" in capsys.readouterr().out
     assert cli.main(["lint", str(tmp_path), "--ignore", "KV999"]) == cli.USAGE
+
+
+def test_a_capture_in_which_nothing_can_be_read_is_not_without_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.kvcap"
+    damaged.write_bytes(b"none at all")
+    assert cli.main(["lint", str(damaged)]) == cli.USAGE
+    said = capsys.readouterr()
+    assert "no findings" not in said.out
+    assert "found none" in said.err

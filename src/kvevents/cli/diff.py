@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kvevents.cli.damage import note_damage
 from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Rate
 from kvevents.cli.output import Json, note, print_json
@@ -62,7 +63,12 @@ def diff(
     else:
         believed = _index(index)
         until = {key: blocks.sequence for key, blocks in believed.items()}
-        report = compare(believed, capture_side(CaptureReader(engine), until=until, worker=worker))
+        reader = CaptureReader(engine)
+        held = capture_side(reader, until=until, worker=worker)
+        note_damage(reader)
+        if not held:
+            raise ConfigError(f"{engine}: expected a capture with batches in it, found none")
+        report = compare(believed, held)
     if report.unknown_workers:
         known = ", ".join(sorted({name for name, _ in _index(index)})) or "none"
         raise ConfigError(

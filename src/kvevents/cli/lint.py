@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvevents.cli.damage import note_damage
 from kvevents.cli.key_files import consumer_keys
 from kvevents.cli.options import Count, Rate
 from kvevents.cli.output import Json, note, print_json
 from kvevents.cli.pace import Pace, told_to_end
-from kvevents.errors import ConfigError
+from kvevents.errors import ConfigError, TransportError
 from kvevents.lint import CODES, Finding, LintReport, Severity, StreamFacts, StreamLinter, lint_live
-from kvevents.transport import CaptureReader, Source, discover
+from kvevents.transport import CaptureReader, Source, State, discover
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _TICK_RECORDS = 256
@@ -79,10 +80,17 @@ def lint(
         sources = _sources(what, replay=replay, topic=topic, bind=bind, keys=keys)
         note(f"following {len(sources)} sources for {duration:g} s; Ctrl-C ends before")
         with told_to_end() as ended:
-            lint_live(sources, linter, seconds=duration, ended=ended)
+            states = lint_live(sources, linter, seconds=duration, ended=ended)
+        if all(state.state is State.CONNECTING for state in states.values()):
+            raise TransportError(f"nothing was reached: {next(iter(states.values())).reason}")
     else:
         _read(reader, linter)
-    report = _without(linter.report(), ignore)
+    report = linter.report()
+    if not (report.findings or any(stream.batches for stream in report.streams)):
+        if reader is not None:
+            raise ConfigError(f"{what}: expected a capture with batches in it, found none")
+        note("nothing came, so nothing was checked: follow it for longer, or while it has requests")
+    report = _without(report, ignore)
     if json:
         print_json(report)
     else:
@@ -103,10 +111,7 @@ def _read(reader: CaptureReader, linter: StreamLinter) -> None:
         read += 1
         if read % _TICK_RECORDS == 0:
             pace.tick()
-    for damage in reader.damage:
-        note(
-            f"{damage.path}: {damage.size_bytes:,} bytes from byte {damage.offset:,} on cannot be read: {damage.reason}"
-        )
+    note_damage(reader)
 
 
 def _sources(what: str, *, replay: str | None, topic: str, bind: bool, keys: Path | None) -> Sequence[Source]:

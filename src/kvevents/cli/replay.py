@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter, validators
 
+from kvevents.cli.damage import note_damage
 from kvevents.cli.key_files import publisher_keys
 from kvevents.cli.options import Port, Rate
 from kvevents.cli.output import Json, note, print_json
@@ -67,9 +68,7 @@ def replay(
         ) as replayer,
         told_to_end(replayer.stop),
     ):
-        for damage in reader.damage:
-            left_out = f"{damage.size_bytes:,} bytes from byte {damage.offset:,} on are left out"
-            note(f"{damage.path}: {left_out}: {damage.reason}")
+        note_damage(reader)
         print_json({"url": replayer.workers[0].url, "workers": [worker._asdict() for worker in replayer.workers]})
         if wait:
             note(f"waiting for {wait} subscriptions")

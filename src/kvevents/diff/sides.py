@@ -13,6 +13,7 @@ from kvevents.errors import ConfigError, TransportError, WireError
 from kvevents.events import BlockHash, BlockStored
 from kvevents.index import PrefixIndex
 from kvevents.transport import CaptureReader, ConsumerKeys, State, Subscriber, discover
+from kvevents.transport.capture import CapturedBatch, CapturedReset
 from kvevents.transport.http_fetch import StatusError, fetch
 
 Side: TypeAlias = dict[tuple[str, int], RankBlocks]
@@ -91,12 +92,16 @@ def capture_side(reader: CaptureReader, *, until: Mapping[tuple[str, int], int |
         ConfigError: the capture is pseudonymous: its hashes are none of the engine's.
     """
     index = PrefixIndex(_ANY_BLOCK_SIZE)
-    for record in reader.batches():
+    for record in reader:
         if any(head.privacy.hashes for head in reader.heads):
             raise ConfigError(
                 "the capture has pseudonyms for hashes, which no index knows: record with --keep-hashes to compare"
             )
         name, rank = worker or record.source.worker_id, record.source.dp_rank
+        if isinstance(record, CapturedReset):
+            index.clear_worker(name, rank)
+        if not isinstance(record, CapturedBatch):
+            continue
         last = until.get((name, rank or 0))
         if last is None or record.sequence is None or record.sequence <= last:
             index.apply(name, record.payload, seq=record.sequence, dp_rank=rank)

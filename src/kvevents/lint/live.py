@@ -4,7 +4,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kvevents._core.capture import measure
 from kvevents.errors import WireError
@@ -25,7 +25,9 @@ _QUEUE_RECORDS = 10_000
 _LOOK_S = 0.1
 
 
-def lint_live(sources: Iterable[Source], linter: StreamLinter, *, seconds: float, ended: threading.Event) -> None:
+def lint_live(
+    sources: Iterable[Source], linter: StreamLinter, *, seconds: float, ended: threading.Event
+) -> Mapping[tuple[str, int | None], SourceState]:
     """Follow sources for a time and check what they publish. What came before is fetched where it can be repeated.
 
     Args:
@@ -34,22 +36,27 @@ def lint_live(sources: Iterable[Source], linter: StreamLinter, *, seconds: float
         seconds: how long.
         ended: ends it before.
 
+    Returns:
+        The state of each source at the end.
+
     Raises:
         ConfigError: two sources for one worker and rank.
         TransportError: a source's socket cannot be opened.
     """
     feed = _Feed(sources)
     end = time.monotonic() + seconds
-    with Subscriber(feed.sources.values(), feed, on_state=feed.on_state, on_arrival=feed.on_arrival):
+    with Subscriber(feed.sources.values(), feed, on_state=feed.on_state, on_arrival=feed.on_arrival) as subscriber:
         try:
             while not ended.is_set() and (left := end - time.monotonic()) > 0:
                 record = feed.next(min(left, _LOOK_S))
                 if record is not None:
                     linter.feed(record)
+            states = subscriber.states()
         finally:
             feed.close()
     while (record := feed.next(0)) is not None:
         linter.feed(record)
+    return states
 
 
 class _Feed:
