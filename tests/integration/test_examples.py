@@ -66,7 +66,7 @@ def test_the_tools_work_on_an_own_engine(own_engine: str, capsys: pytest.Capture
     assert cli.main(["tail", own_engine, "--json", "--limit", "2"]) == cli.DONE
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["event"]["type"] for each in records if "event" in each] == ["AllBlocksCleared", "BlockStored"]
-    assert cli.main(["lint", own_engine, "--duration", "0.3", "--json"]) == cli.DONE
+    assert cli.main(["lint", own_engine, "--duration", "1", "--json"]) == cli.DONE
     assert json.loads(capsys.readouterr().out)["findings"] == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
-from engine_process import EngineProcess, running_engine
+from engine_process import EngineProcess, running_engine, wait_until
 from kvevents import cli
 from kvevents.cli.top import _lines
 from kvevents.top import EngineFeed, Feed, RouterFeed
@@ -120,9 +120,11 @@ def test_a_router_is_shown_and_when_it_goes_that_is_said(engines: list[EnginePro
 
 
 def test_json_is_a_line_for_each_look(engines: list[EngineProcess], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["top", engines[0].url, "--json", "--count", "3", "--every", "0.2"]) == cli.DONE
-    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(looks) == 3
-    (row,) = looks[-1]["workers"]
-    assert row["state"] == "live"
-    assert row["tiers"]["GPU"] == sum(len(blocks) for blocks in engines[0].holdings()[0].values())
+    for _ in wait_until():
+        assert cli.main(["top", engines[0].url, "--json", "--count", "3", "--every", "0.2"]) == cli.DONE
+        looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(looks) == 3
+        (row,) = looks[-1]["workers"]
+        if row["state"] == "live":
+            assert row["tiers"]["GPU"] == sum(len(blocks) for blocks in engines[0].holdings()[0].values())
+            return
