@@ -20,12 +20,13 @@ from kvevents._core.hashing import (
     page_digests,
     solve_none_hash,
 )
-from kvevents._core.index import PrefixIndex
+from kvevents._core.index import Found, PrefixIndex
 from kvevents._core.learned import LearnedIndex, PromptChain
 from kvevents._core.lint import Linter
 from kvevents._core.prompt import byte_ids, read_request
 from kvevents._core.recorder import AdapterNames, CacheGroup, EventRecorder, merges
 from kvevents._core.relay import CompactedLog
+from kvevents._core.routing import Candidates, Judgement, Table
 from kvevents._core.slots import PagePool
 from kvevents._core.tokens import TokenPages
 from kvevents._core.wire import batch_rank, decode_batch, encode_batch
@@ -138,6 +139,27 @@ def blocks() -> PromptChain:
     return LearnedIndex(2, 9).chain(TOKENS, None, None, None, None, False)
 
 
+LAW = (2.0, 0.2, 1.0)
+TABLE: dict[str, Any] = {
+    "trust": 0.5,
+    "half_life_s": 5.0,
+    "tiers": (1.0, 0.9, 0.6, 0.5),
+    "memory_tokens": 9.0,
+    "request_tokens": 1.0,
+}
+
+
+def table() -> Table:
+    made = Table(**TABLE)
+    made.add("w", 0, 0, "live", 0.0)
+    return made
+
+
+def judgement() -> Judgement:
+    found = Found([("w", 0, 1, (1, 0, 0, 0), "live")])
+    return table().judge(Candidates([0]), found, learned(), blocks(), 4, True, 1.0, 0.0, LAW)
+
+
 ENTRIES = {
     "block_pool.BlockPool": entry(lambda: BlockPool, 9, 2, "vllm-sha256-cbor", recorder()),
     "block_pool.BlockPool.evict": entry(lambda: pool().evict, 1),
@@ -178,6 +200,8 @@ ENTRIES = {
     "index.PrefixIndex.clear_worker": entry(lambda: index().clear_worker, "w", 0),
     "index.PrefixIndex.dump_events": entry(lambda: index().dump_events, "w"),
     "index.PrefixIndex.holdings": entry(lambda: index().holdings, "w"),
+    "index.Found": entry(lambda: Found, [("w", 0, 1, (1, 0, 0, 0), "live")]),
+    "index.PrefixIndex.find": entry(lambda: index().find, TOKENS, "a", 1, "s", b"\x90"),
     "index.PrefixIndex.match": entry(lambda: index().match, TOKENS, "a", 1, "s", b"\x90"),
     "index.PrefixIndex.match_many": entry(lambda: index().match_many, [(TOKENS, "a", 1, "s", b"\x90")]),
     "index.PrefixIndex.remove_worker": entry(lambda: index().remove_worker, "w"),
@@ -213,10 +237,30 @@ ENTRIES = {
     "learned.LearnedIndex.forget": entry(lambda: learned().forget, 0),
     "learned.LearnedIndex.held": entry(lambda: learned().held, 0),
     "learned.LearnedIndex.learn": entry(lambda: learned().learn, blocks(), 0, 1.0, 2.0, 3.0),
+    "learned.LearnedIndex.meet": entry(lambda: learned().meet, TOKENS, "a", 1, "s", b"\x90", False, 0, 1.0, 0.0),
     "learned.LearnedIndex.works": entry(lambda: learned().works, blocks(), [(0, 1)], 1.0),
     "relay.CompactedLog.add": entry(lambda: log().add, DATA),
     "relay.CompactedLog.batches": entry(lambda: log().batches, dialect="vllm", max_bytes=99),
     "relay.Remains.confirm": entry(lambda: log().remains().confirm, DATA),
+    "routing.Candidates": entry(lambda: Candidates, [0, 1]),
+    "routing.Judgement.facts": entry(lambda: judgement().facts, 0),
+    "routing.Judgement.last_chosen": entry(lambda: judgement().last_chosen, 0),
+    "routing.Judgement.score": entry(lambda: judgement().score, 0),
+    "routing.Table": entry(lambda: Table, **TABLE),
+    "routing.Table.add": entry(lambda: table().add, "w", 0, 0, "live", 0.0),
+    "routing.Table.computed": entry(lambda: table().computed, 1),
+    "routing.Table.end": entry(lambda: table().end, 1),
+    "routing.Table.judge": entry(
+        lambda: table().judge, Candidates([0]), Found([]), learned(), blocks(), 4, True, 1.0, 0.0, LAW
+    ),
+    "routing.Table.load": entry(lambda: table().load, 0),
+    "routing.Table.place": entry(lambda: table().place, judgement(), 0, learned(), 1, False),
+    "routing.Table.remove": entry(lambda: table().remove, 0),
+    "routing.Table.report": entry(lambda: table().report, 0, 1, 1, 1, 0.0),
+    "routing.Table.set_holder": entry(lambda: table().set_holder, 0, 1),
+    "routing.Table.set_source": entry(lambda: table().set_source, 0, "live"),
+    "routing.Table.set_trust": entry(lambda: table().set_trust, 0, 0.5),
+    "routing.Table.set_up": entry(lambda: table().set_up, 0, True, 0.0),
     "slots.PagePool": entry(lambda: PagePool, 4, 2),
     "slots.PagePool.adopt": entry(lambda: pages().adopt, [0, 1]),
     "slots.PagePool.check": entry(lambda: pages().check, [0, 1]),

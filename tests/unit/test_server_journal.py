@@ -1,5 +1,8 @@
 """Decisions are explained at a bounded rate, and what became of them is told."""
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from kvevents.routing import Decision, Score
 from kvevents.server.dashboard import DashboardSettings
 from kvevents.server.history import History
@@ -15,19 +18,30 @@ class Clock:
         return self.now
 
 
+class Said(NamedTuple):
+    scores: list[Score]
+    reason: str = "it was the first"
+    weights: Mapping[str, float] = {}
+
+    @property
+    def chosen(self) -> Score:
+        return self.scores[0]
+
+
 def decision(number: int, candidates: int = 2) -> Decision:
     scores = [Score(f"w{one}", 0, usable=3, cost=float(one)) for one in range(candidates)]
     return Decision(
         worker="w0",
         dp_rank=0,
         usable=3,
-        scores=scores,
-        reason="it was the first",
+        judged_by="events",
         policy="kv",
         prompt_tokens=100,
         cached_tokens=48,
         best_cached_tokens=48,
         id=number,
+        indexed=3,
+        grounds=Said(scores),
         block_size=16,
     )
 

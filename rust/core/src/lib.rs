@@ -12,6 +12,7 @@ pub mod prompt;
 pub mod pseudonyms;
 pub mod recorder;
 pub mod relay;
+pub mod routing;
 pub mod slots;
 pub mod tokens;
 pub mod wire;

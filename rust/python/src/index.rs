@@ -1,6 +1,7 @@
 //! `kvevents._core.index`.
 
 mod answers;
+mod found;
 mod report;
 mod view;
 
@@ -23,6 +24,7 @@ use crate::numbers;
 use crate::texts;
 use crate::wire::payload;
 
+pub(crate) use found::Found;
 use report::ApplyReport;
 
 /// Tokens above which a match releases the GIL. So many take 40 us; a shorter match would be done before it gets the
@@ -263,6 +265,28 @@ impl PyPrefixIndex {
         answers::matches(py, found.pop().unwrap_or_default())
     }
 
+    /// What `match` tells, without Python values for it.
+    #[pyo3(name = "find", signature = (tokens, lora_name, lora_id, cache_salt, extra_keys))]
+    fn find_prompt(
+        &self,
+        py: Python<'_>,
+        tokens: TokenArgument,
+        #[pyo3(from_py_with = texts::lora_name)] lora_name: Option<String>,
+        #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
+        #[pyo3(from_py_with = texts::cache_salt)] cache_salt: Option<String>,
+        extra_keys: Option<PyBackedBytes>,
+    ) -> PyResult<Found> {
+        let argument = PromptArgument {
+            tokens,
+            lora_name,
+            lora_id,
+            cache_salt,
+            extra_keys,
+        };
+        let mut found = self.find(py, &[argument])?;
+        Ok(Found(found.pop().unwrap_or_default()))
+    }
+
     fn match_many<'py>(&self, py: Python<'py>, prompts: Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyList>>> {
         let prompts = prompts.iter().map(|prompt| PromptArgument::read(&prompt));
         let prompts: Vec<_> = prompts.collect::<PyResult<_>>()?;
@@ -437,5 +461,6 @@ fn seconds(object: &Bound<'_, PyAny>, setting: &str) -> PyResult<Duration> {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPrefixIndex>()?;
     module.add_class::<WorkerHandle>()?;
+    module.add_class::<Found>()?;
     module.add_class::<ApplyReport>()
 }

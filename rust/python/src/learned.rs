@@ -14,7 +14,7 @@ use crate::texts;
 
 /// A prompt's whole blocks, as content hashes.
 #[pyclass(module = "kvevents._core.learned", frozen)]
-pub(crate) struct PromptChain(Vec<u64>);
+pub(crate) struct PromptChain(pub(crate) Vec<u64>);
 
 #[pymethods]
 impl PromptChain {
@@ -27,12 +27,12 @@ impl PromptChain {
 #[pyclass(name = "LearnedIndex", module = "kvevents._core.learned", frozen)]
 pub(crate) struct PyLearnedIndex {
     learned: Mutex<Learned>,
-    block_size: u32,
+    pub(crate) block_size: u32,
 }
 
 impl PyLearnedIndex {
     /// Nothing in here panics while it holds the lock, so a poisoned one holds a sound index all the same.
-    fn learned(&self) -> std::sync::MutexGuard<'_, Learned> {
+    pub(crate) fn learned(&self) -> std::sync::MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -83,6 +83,31 @@ impl PyLearnedIndex {
             prompt.chain(self.block_size, apart)
         });
         Ok(PromptChain(hashes))
+    }
+
+    /// Leading blocks that a holder had of a prompt, all of them used since then; from now on it has all.
+    #[allow(clippy::too_many_arguments, reason = "a prompt, and by whom and when it was met")]
+    fn meet(
+        &self,
+        py: Python<'_>,
+        tokens: TokenArgument,
+        #[pyo3(from_py_with = texts::lora_name)] lora_name: Option<String>,
+        #[pyo3(from_py_with = numbers::lora_id)] lora_id: Option<i64>,
+        #[pyo3(from_py_with = texts::cache_salt)] cache_salt: Option<String>,
+        extra_keys: Option<PyBackedBytes>,
+        apart: bool,
+        #[pyo3(from_py_with = numbers::holder)] holder: Holder,
+        now: f64,
+        since: f64,
+    ) -> PyResult<usize> {
+        let chain = self
+            .chain(py, tokens, lora_name, lora_id, cache_salt, extra_keys, apart)?
+            .0;
+        let mut learned = self.learned();
+        let depth = learned.depth(&chain, holder, since);
+        learned.expire(since);
+        learned.learn(&chain, holder, now, 0.0, 0.0);
+        Ok(depth)
     }
 
     /// Leading blocks that each (holder, since) has, all of them used since then.

@@ -17,6 +17,7 @@ mod numbers;
 mod prompt;
 mod recorder;
 mod relay;
+mod routing;
 mod slots;
 mod texts;
 mod tokens;
@@ -40,6 +41,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_submodule(module, "prompt", prompt::register)?;
     add_submodule(module, "recorder", recorder::register)?;
     add_submodule(module, "relay", relay::register)?;
+    add_submodule(module, "routing", routing::register)?;
     add_submodule(module, "slots", slots::register)?;
     add_submodule(module, "tokens", tokens::register)?;
     add_submodule(module, "wire", wire::register)?;

@@ -108,10 +108,18 @@ arguments! { value_error:
     holders: usize = 0,
     limit: usize = 0,
     number: i64 = i64::MIN,
+    output_tokens: u64 = 0,
     page: usize = 0,
     pages: usize = 0,
     parent: i64 = i64::MIN,
+    place: usize = 0,
+    prompt_tokens: u64 = 0,
+    rank: i64 = i64::MIN,
+    request: u64 = 0,
+    running: u64 = 0,
+    slot: u64 = 0,
     start: usize = 0,
+    waiting: u64 = 0,
 }
 
 arguments! { value_error, optional:
@@ -120,4 +128,5 @@ arguments! { value_error, optional:
     lora_id: i64 = i64::MIN,
     none_hash: i64 = i64::MIN,
     seq: u64 = 0,
+    tokens: u64 = 0,
 }

@@ -22,6 +22,23 @@ pub(crate) struct Request {
     found: prompt::Request,
 }
 
+type Name<'a> = Option<Cow<'a, str>>;
+type Ignored = Vec<(&'static str, &'static str, usize)>;
+type Facts<'a> = (
+    Name<'a>,
+    Name<'a>,
+    Name<'a>,
+    bool,
+    bool,
+    Option<u64>,
+    Name<'a>,
+    &'static str,
+    usize,
+    Ignored,
+    Option<String>,
+    bool,
+);
+
 #[pymethods]
 impl Request {
     #[getter]
@@ -70,7 +87,7 @@ impl Request {
 
     /// (field, what it should be, offset) of each.
     #[getter]
-    fn ignored(&self) -> Vec<(&'static str, &'static str, usize)> {
+    fn ignored(&self) -> Ignored {
         let ignored = self.found.ignored.iter();
         ignored
             .map(|field| (field.field, field.expected, field.offset))
@@ -115,6 +132,25 @@ impl Request {
     #[getter]
     fn session(&self) -> Option<Cow<'_, str>> {
         self.found.session(&self.body)
+    }
+
+    /// Most of it at once: model, adapter, salt, whether the answer streams and ends with the usage, the most tokens of
+    /// it, session, source, prompts, what was ignored, why it is unread, whether it is a text.
+    fn facts(&self) -> Facts<'_> {
+        (
+            self.model(),
+            self.lora_name(),
+            self.cache_salt(),
+            self.found.is_stream,
+            self.found.wants_usage,
+            self.found.max_tokens,
+            self.session(),
+            self.source(),
+            self.found.prompts,
+            self.ignored(),
+            self.unread(),
+            self.found.has_text(),
+        )
     }
 
     #[getter]

@@ -10,6 +10,7 @@ from kvevents._core import lint as lint
 from kvevents._core import prompt as prompt
 from kvevents._core import recorder as recorder
 from kvevents._core import relay as relay
+from kvevents._core import routing as routing
 from kvevents._core import slots as slots
 from kvevents._core import tokens as tokens
 from kvevents._core import wire as wire

@@ -84,6 +84,14 @@ class ApplyReport:
         """Why nothing of it was applied: `worker-removed` or `duplicate` (its sequence was applied before)."""
 
 @final
+class Found:
+    """What each rank of each worker holds of a prompt."""
+
+    def __new__(cls, rows: list[tuple[str, int | None, int, tuple[int, ...], str]], /) -> Found:
+        """What an index of another kind has told: worker, rank, usable blocks, those by fastest tier, state."""
+    def __len__(self) -> int: ...
+
+@final
 class PrefixIndex:
     def __new__(
         cls,
@@ -126,6 +134,15 @@ class PrefixIndex:
         cache_salt: str | None,
         extra_keys: bytes | None,
     ) -> list[_Row]: ...
+    def find(
+        self,
+        tokens: _Tokens,
+        lora_name: str | None,
+        lora_id: int | None,
+        cache_salt: str | None,
+        extra_keys: bytes | None,
+    ) -> Found:
+        """What `match` tells, without Python values for it."""
     def match_many(self, prompts: list[_Prompt]) -> list[list[_Row]]: ...
     def trail(
         self,

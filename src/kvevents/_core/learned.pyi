@@ -34,6 +34,19 @@ class LearnedIndex:
         apart: bool,
     ) -> PromptChain:
         """The blocks of a prompt; `apart` from all others where the ids are no token ids."""
+    def meet(
+        self,
+        tokens: _Tokens,
+        lora_name: str | None,
+        lora_id: int | None,
+        cache_salt: str | None,
+        extra_keys: bytes | None,
+        apart: bool,
+        holder: int,
+        now: float,
+        since: float,
+    ) -> int:
+        """Leading blocks that a holder had of a prompt, all of them used since then; from now on it has all."""
     def depths(self, chain: PromptChain, holders: list[tuple[int, float]]) -> list[int]:
         """Leading blocks that each (holder, since) has, all of them used since then."""
     def works(self, chain: PromptChain, holders: list[tuple[int, int]], clock: float) -> list[float]:

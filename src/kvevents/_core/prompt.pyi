@@ -1,6 +1,8 @@
 """`kvevents._core.prompt`: what routing needs of a request, in one pass over its body."""
 
-from typing import Final, Literal, final
+from typing import Final, Literal, TypeAlias, final
+
+_Source: TypeAlias = Literal["ids", "text", "chat", "embedding", "none"]
 
 STAND_IN: Final[int]
 """Ids from here on stand for text: no vocabulary has them."""
@@ -13,7 +15,7 @@ class Request:
     """What a body says. It keeps the body, and makes what is asked of it."""
 
     @property
-    def source(self) -> Literal["ids", "text", "chat", "embedding", "none"]:
+    def source(self) -> _Source:
         """What the prompt was given as; `embedding`: of any form, as `input`."""
 
     @property
@@ -68,6 +70,27 @@ class Request:
     def session(self) -> str | None:
         """`session_id`, `prompt_cache_key` or `user`."""
 
+    def facts(
+        self,
+    ) -> tuple[
+        str | None,
+        str | None,
+        str | None,
+        bool,
+        bool,
+        int | None,
+        str | None,
+        _Source,
+        int,
+        list[tuple[str, str, int]],
+        str | None,
+        bool,
+    ]:
+        """Most of it at once.
+
+        Model, adapter, salt, whether the answer streams and ends with the usage, the most tokens of it, session,
+        source, prompts, what was ignored, why it is unread, whether it is a text.
+        """
     @property
     def attached(self) -> str | None:
         """A digest of the images and the like beside a prompt of text or ids."""

@@ -224,6 +224,12 @@ class PrefixIndex:
         extra = _packed(extra_keys)
         return Matches(self._core.match(tokens, lora_name, lora_id, cache_salt, extra))
 
+    def find(
+        self, tokens: Tokens, lora_name: str | None, lora_id: int | None, cache_salt: str | None, extra_keys: Any
+    ) -> core.Found:
+        """What `match` tells, for a router, which makes no Python values of it; the arguments are the same."""
+        return self._core.find(tokens, lora_name, lora_id, cache_salt, _packed(extra_keys))
+
     def match_many(self, prompts: "Iterable[Prompt | Tokens]") -> list[Matches]:
         """`match` for each of several prompts, given as tokens or (with a namespace) as `Prompt`."""
         if not isinstance(prompts, Iterable):

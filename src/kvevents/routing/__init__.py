@@ -4,10 +4,10 @@ from kvevents.routing.approx import LearnedIndex
 from kvevents.routing.decision import Decision, Score
 from kvevents.routing.kv import KvPolicy
 from kvevents.routing.load import Load, Reported
+from kvevents.routing.matching import PrefixMatcher
 from kvevents.routing.policies import POLICIES, LeastLoadedPolicy, Policy, RandomPolicy, RoundRobinPolicy, make_policy
 from kvevents.routing.registry import Role
 from kvevents.routing.router import NoWorkerError, Router
-from kvevents.routing.scoring import PrefixMatcher
 from kvevents.routing.settings import RoutingSettings
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,6 +26,9 @@ class LearnedIndex:
 
     Raises:
         ConfigError: a block size below 1 or a bound below 0.
+
+    Attributes:
+        core: the index itself, which numbers the holders, for `Table`.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class LearnedIndex:
         max_blocks: int = DEFAULT_MAX_BLOCKS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core = core.LearnedIndex(block_size, max_blocks)
+        self.core = core.LearnedIndex(block_size, max_blocks)
         self._ttl_s = ttl_s
         self._clock = clock
         self._numbers = itertools.count()
@@ -44,17 +47,17 @@ class LearnedIndex:
 
     def __len__(self) -> int:
         """Blocks remembered over all workers."""
-        return len(self._core)
+        return len(self.core)
 
     @property
     def block_size(self) -> int:
         """Tokens in a block."""
-        return self._core.block_size
+        return self.core.block_size
 
     @property
     def evicted(self) -> int:
         """Blocks forgotten for want of room since the start."""
-        return self._core.evicted
+        return self.core.evicted
 
     def learn(
         self,
@@ -70,7 +73,9 @@ class LearnedIndex:
     ) -> None:
         """A prompt went to a rank of a worker, which will hold its whole blocks."""
         chain = self.chain(tokens, lora_name, lora_id, cache_salt, extra_keys, approximate=approximate)
-        self.learn_chain(chain, self.holder(worker, dp_rank))
+        now = self._clock()
+        self.core.expire(now - self._ttl_s)
+        self.core.learn(chain, self.holder(worker, dp_rank), now, 0.0, 0.0)
 
     def match(
         self,
@@ -86,14 +91,30 @@ class LearnedIndex:
         chain = self.chain(tokens, lora_name, lora_id, cache_salt, extra_keys, approximate=approximate)
         since = self.oldest
         holders = list(self._holders.items())
-        depths = self._core.depths(chain, [(number, since) for _, number in holders])
+        depths = self.core.depths(chain, [(number, since) for _, number in holders])
         return {who: depth for (who, _), depth in zip(holders, depths, strict=True) if depth}
+
+    def meet(
+        self,
+        worker: str,
+        dp_rank: int,
+        tokens: Any,
+        *,
+        lora_name: str | None = None,
+        cache_salt: str | None = None,
+        extra_keys: Any = None,
+        approximate: bool = False,
+    ) -> int:
+        """Leading blocks of a prompt that a rank of a worker is believed to hold; then `learn` it."""
+        extra = None if extra_keys is None else msgspec.msgpack.encode(extra_keys)
+        holder, now = self.holder(worker, dp_rank), self._clock()
+        return self.core.meet(tokens, lora_name, None, cache_salt, extra, approximate, holder, now, now - self._ttl_s)
 
     def forget(self, worker: str) -> None:
         """Forget what a worker holds: what answers there now may be another engine."""
         for who, number in list(self._holders.items()):
             if who[0] == worker:
-                self._core.forget(number)
+                self.core.forget(number)
 
     def remove(self, worker: str) -> None:
         """Forget a worker that left."""
@@ -104,7 +125,7 @@ class LearnedIndex:
     def held(self, worker: str, dp_rank: int) -> int:
         """Blocks that a rank of a worker is believed to hold."""
         number = self._holders.get((worker, dp_rank))
-        return 0 if number is None else self._core.held(number)
+        return 0 if number is None else self.core.held(number)
 
     # What follows spares a router to hash a prompt twice.
 
@@ -129,7 +150,7 @@ class LearnedIndex:
             approximate: the ids are no token ids but stand for them: apart from all that are.
         """
         extra = None if extra_keys is None else msgspec.msgpack.encode(extra_keys)
-        return self._core.chain(tokens, lora_name, lora_id, cache_salt, extra, approximate)
+        return self.core.chain(tokens, lora_name, lora_id, cache_salt, extra, approximate)
 
     def holder(self, worker: str, dp_rank: int) -> int:
         """The number that stands for a rank of a worker until it is removed."""
@@ -140,17 +161,3 @@ class LearnedIndex:
     def oldest(self) -> float:
         """What was last used before this moment counts no more."""
         return self._clock() - self._ttl_s
-
-    def depths(self, chain: PromptChain, holders: Sequence[tuple[int, float]]) -> Sequence[int]:
-        """Leading blocks that each (holder, since) holds, all of them used since then."""
-        return self._core.depths(chain, list(holders))
-
-    def works(self, chain: PromptChain, holders: Sequence[tuple[int, int]], age: float) -> Sequence[float]:
-        """The work of each (holder, depth) for prompts that begin with that many blocks of this one."""
-        return self._core.works(chain, list(holders), age)
-
-    def learn_chain(self, chain: PromptChain, holder: int, *, work: float = 0.0, age: float = 0.0) -> None:
-        """A prompt went to a holder, and costs it so much work; work is half forgotten when `age` has grown by 1."""
-        now = self._clock()
-        self._core.expire(now - self._ttl_s)
-        self._core.learn(chain, holder, now, work, age)

@@ -37,6 +37,10 @@ class Chooser:
             Sessions(ttl_s=settings.session_ttl_s, limit=settings.max_sessions) if settings.session_affinity else None
         )
 
+    def takes_cheapest(self, session: str | None) -> bool:
+        """Whether there is nothing to choose: it is the cheapest, whoever that is."""
+        return not self._temperature and (session is None or self._sessions is None)
+
     def choose(
         self, ranked: Sequence[Score], *, prompt_tokens: int, session: str | None, now: float, dry_run: bool
     ) -> Choice:

@@ -1,7 +1,7 @@
 """What a router answers, and the figures it went by."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -57,6 +57,26 @@ class Score(msgspec.Struct):
         return min(self.shared, self.surplus)
 
 
+class Grounds(Protocol):
+    """What a choice went by. Made when somebody asks: few do."""
+
+    @property
+    def chosen(self) -> Score:
+        """The candidate that was chosen."""
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        """One per candidate, the chosen one first, then by cost."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What one unit of a figure of the scores adds to their cost, by the figure's name."""
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Where one request goes. Hand it back to the router as the request proceeds.
 
@@ -64,16 +84,16 @@ class Decision(msgspec.Struct, frozen=True):
         worker: the chosen worker's id.
         dp_rank: the chosen rank.
         usable: leading blocks of the prompt that the engine is expected to reuse; never the last token's.
-        scores: one per candidate, the chosen one first, then by cost.
-        reason: one sentence for people.
+        judged_by: what `usable` goes by, of the worker itself.
         policy: name of the policy that chose.
         prompt_tokens: length of the prompt.
         cached_tokens: tokens the engine is expected to report as cached (it always computes the last one).
         best_cached_tokens: the same for the candidate that holds most of the prompt.
         id: unique within the router.
+        indexed: leading blocks of the prompt that the worker holds by its events alone; None where there are none.
         block_size: tokens in a block.
         approximate: the prompt's ids only stand for token ids, so nothing was asked of the index.
-        weights: what one unit of a figure of the scores adds to their cost, by the figure's name.
+        grounds: what the choice went by.
         excluded: workers that were no candidates, and why.
         session: what the request's session did.
         role: the part of the request that the worker does; None for all of it.
@@ -83,31 +103,53 @@ class Decision(msgspec.Struct, frozen=True):
     worker: str
     dp_rank: int
     usable: int
-    scores: Sequence[Score]
-    reason: str
+    judged_by: JudgedBy
     policy: str
     prompt_tokens: int
     cached_tokens: int
     best_cached_tokens: int
     id: int
+    indexed: int | None
+    grounds: Grounds
     block_size: int = 1
     approximate: bool = False
-    weights: Mapping[str, float] = {}
     excluded: Mapping[str, str] = {}
     session: SessionChoice = "none"
     role: Literal["prefill", "decode"] | None = None
     prefill: "Decision | None" = None
 
     @property
-    def judged_by(self) -> JudgedBy:
-        """What `usable` goes by."""
-        return self.scores[0].judged_by
+    def scores(self) -> Sequence[Score]:
+        """One per candidate, the chosen one first, then by cost."""
+        return self.grounds.scores
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        return self.grounds.reason
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What one unit of a figure of the scores adds to their cost, by the figure's name."""
+        return self.grounds.weights
 
     @property
     def indexed_tokens(self) -> int | None:
         """Tokens that the chosen worker should report as cached by its events; None when it has none."""
-        indexed = (self.prefill or self).scores[0].indexed
+        indexed = (self.prefill or self).indexed
         return None if indexed is None or self.approximate else cached(indexed, self.prompt_tokens, self.block_size)
+
+    def document(self) -> dict[str, Any]:
+        """All of it but the id, ready for JSON."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _INWARD}
+        prefill = None if self.prefill is None else self.prefill.document()
+        return {
+            **fields,
+            "scores": list(self.scores),
+            "reason": self.reason,
+            "weights": dict(self.weights),
+            "prefill": prefill,
+        }
 
     def explain(self) -> dict[str, Any]:
         """Everything the choice went by, ready for JSON; no tokens, no salts, no sessions."""
@@ -158,6 +200,10 @@ class Decision(msgspec.Struct, frozen=True):
             "cost": round(score.cost, 3),
             "terms": {name: round(value, 3) for name, value in terms.items()},
         }
+
+
+_INWARD = {"id", "grounds", "indexed", "judged_by"}
+"""Fields that are no part of a document: the scores have them."""
 
 
 def cached(usable: int, prompt_tokens: int, block_size: int) -> int:

@@ -49,6 +49,11 @@ class KvPolicy:
     def weights(self) -> Mapping[str, float]:
         return {"queued": 1.0, "prefill": self._prefill, "held": self._held, "balance": self._balance}
 
+    @property
+    def law(self) -> tuple[float, float, float]:
+        """What a token of `prefill`, of `held` and of `balance` costs: what `cost` comes to, for `Table.judge`."""
+        return self._prefill, self._held, self._balance
+
     def cost(self, candidate: Score, /) -> float:
         return (
             candidate.queued

@@ -108,6 +108,13 @@ def decode_policy(policy: Policy) -> Policy:
     return DecodeLoadPolicy(policy.name) if isinstance(policy, KvPolicy) else policy
 
 
+def law_of(policy: Policy) -> tuple[float, float, float] | None:
+    """The law by which a policy's costs can be reckoned for all candidates at once; None where it has its own way."""
+    if isinstance(policy, KvPolicy) and type(policy).cost is KvPolicy.cost:
+        return policy.law
+    return None
+
+
 POLICIES: Mapping[str, Callable[[RoutingSettings], Policy]] = MappingProxyType(
     {
         "kv": KvPolicy,

@@ -3,28 +3,28 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
+from kvevents._core.routing import Candidates, Table
 from kvevents.errors import ConfigError
 from kvevents.routing.approx import LearnedIndex
-from kvevents.routing.load import Load, mean_recent
-from kvevents.routing.scoring import LIVE, Candidate
 
 Role: TypeAlias = Literal["prefill", "decode"]
 """The part of a request that a worker does, where prompts are computed on other workers than answers."""
 
+LIVE = "live"
 EXCLUDED = "excluded"
 DOWN = "down"
 
 
-_Groups: TypeAlias = dict["Role | None", list[Candidate]]
+_Groups: TypeAlias = dict["Role | None", Candidates]
 
 
 class _Worker:
-    """A registered worker: its ranks, its role, and whether it may be chosen."""
+    """A registered worker: the slot of each of its ranks, its role, and whether it may be chosen."""
 
-    __slots__ = ("ranks", "role", "up")
+    __slots__ = ("role", "slots", "up")
 
-    def __init__(self, ranks: Sequence[Candidate], role: Role | None) -> None:
-        self.ranks = ranks
+    def __init__(self, slots: Sequence[int], role: Role | None) -> None:
+        self.slots = slots
         self.role = role
         self.up = True
 
@@ -33,20 +33,21 @@ class Registry:
     """Who is there, who may be chosen, and for what. Not thread-safe.
 
     Args:
+        table: where their ranks are.
         learned: what was sent where; assign another one with `learn_anew`.
     """
 
-    def __init__(self, learned: LearnedIndex) -> None:
+    def __init__(self, table: Table, learned: LearnedIndex) -> None:
+        self._table = table
         self.learned = learned
         self._workers: dict[str, _Worker] = {}
-        self._loads_up: list[Load] | None = None
         self._everyone: tuple[_Groups, dict[str, str]] | None = None
 
     def learn_anew(self, learned: LearnedIndex) -> None:
         """Go on with another learned index, which knows nothing yet."""
         self.learned = learned
-        for rank in self.all_ranks():
-            rank.holder = learned.holder(rank.worker, rank.dp_rank)
+        for worker, dp_rank, slot in self.all_ranks():
+            self._table.set_holder(slot, learned.holder(worker, dp_rank))
 
     def add(self, worker: str, *, ranks: int, role: Role | None, events: bool) -> None:
         """Let a worker take requests. One that is there keeps its load, unless its ranks change.
@@ -59,60 +60,63 @@ class Registry:
         if role not in (None, "prefill", "decode"):
             raise ConfigError(f"worker {worker}: role: expected prefill, decode or none, got {role!r}")
         known = self._workers.get(worker)
-        if known is not None and len(known.ranks) == ranks:
+        if known is not None and len(known.slots) == ranks:
             known.role = role
-            self._changed()
+            self._everyone = None
             return
-        recent = mean_recent(self.loads_up())
-        places = range(ranks)
-        self._workers[worker] = _Worker([self._rank(worker, place, recent, events) for place in places], role)
-        self._changed()
-
-    def _rank(self, worker: str, dp_rank: int, recent: float, events: bool) -> Candidate:
-        holder = self.learned.holder(worker, dp_rank)
-        load, source = Load(recent=recent), LIVE if events else None
-        return Candidate(worker, dp_rank, holder=holder, load=load, source=source)
+        recent = self._table.mean_recent()
+        source = LIVE if events else None
+        if known is not None:
+            self._leave(known)
+        slots = [
+            self._table.add(worker, place, self.learned.holder(worker, place), source, recent) for place in range(ranks)
+        ]
+        self._workers[worker] = _Worker(slots, role)
+        self._everyone = None
 
     def remove(self, worker: str) -> bool:
         """Forget a worker. False when it was not there."""
         self.learned.remove(worker)
-        self._changed()
-        return self._workers.pop(worker, None) is not None
+        self._everyone = None
+        known = self._workers.pop(worker, None)
+        if known is not None:
+            self._leave(known)
+        return known is not None
 
     def set_up(self, worker: str, up: bool) -> None:
         """Say whether a worker may be chosen; what is so already changes nothing."""
         known = self._workers.get(worker)
         if known is None or known.up == up:
             return
-        recent = mean_recent(self.loads_up())
+        recent = self._table.mean_recent()
         known.up = up
-        self._changed()
+        self._everyone = None
         self.learned.forget(worker)  # what comes back may be another engine
-        for rank in known.ranks:
-            rank.load.reported = None
-            if up:  # back with the others' mean: what it missed is not owed to it
-                rank.load.recent = recent
+        for slot in known.slots:  # back with the others' mean: what it missed is not owed to it
+            self._table.set_up(slot, up, recent)
+
+    def _leave(self, worker: _Worker) -> None:
+        for slot in worker.slots:
+            self._table.remove(slot)
 
     def ups(self) -> dict[str, bool]:
         """Every worker, and whether it may be chosen."""
         return {name: worker.up for name, worker in self._workers.items()}
 
-    def all_ranks(self) -> Iterable[Candidate]:
-        """Every rank of every worker, in order of registration."""
-        return (rank for worker in self._workers.values() for rank in worker.ranks)
+    def all_ranks(self) -> Iterable[tuple[str, int, int]]:
+        """Every rank of every worker with its slot, in order of registration."""
+        return (
+            (name, dp_rank, slot) for name, worker in self._workers.items() for dp_rank, slot in enumerate(worker.slots)
+        )
 
-    def ranks(self, worker: str, dp_rank: int | None) -> Sequence[Candidate]:
-        """A rank of a worker, or all of them; none of an unknown worker."""
+    def slots(self, worker: str, dp_rank: int | None) -> Sequence[int]:
+        """The slot of a rank of a worker, or of all of them; none of an unknown worker."""
         known = self._workers.get(worker)
         if known is None:
             return ()
-        return [rank for rank in known.ranks if dp_rank is None or rank.dp_rank == dp_rank]
-
-    def loads_up(self) -> list[Load]:
-        """The loads of everyone who may be chosen; not to be changed."""
-        if self._loads_up is None:
-            self._loads_up = [rank.load for worker in self._workers.values() if worker.up for rank in worker.ranks]
-        return self._loads_up
+        if dp_rank is None:
+            return known.slots
+        return known.slots[dp_rank : dp_rank + 1] if dp_rank >= 0 else ()
 
     def candidates(self, exclude: Collection[str] | Mapping[str, str]) -> tuple[_Groups, dict[str, str]]:
         """Who may be chosen, by role and in order of registration; who may not, and why. Not to be changed."""
@@ -122,11 +126,8 @@ class Registry:
             self._everyone = self._find_candidates(())
         return self._everyone
 
-    def _changed(self) -> None:
-        self._loads_up = self._everyone = None
-
     def _find_candidates(self, exclude: Collection[str] | Mapping[str, str]) -> tuple[_Groups, dict[str, str]]:
-        groups: _Groups = {}
+        groups: dict[Role | None, list[int]] = {}
         excluded: dict[str, str] = {}
         for name, worker in self._workers.items():
             if name in exclude:
@@ -134,8 +135,8 @@ class Registry:
             elif not worker.up:
                 excluded[name] = DOWN
             else:
-                groups.setdefault(worker.role, []).extend(worker.ranks)
-        return groups, excluded
+                groups.setdefault(worker.role, []).extend(worker.slots)
+        return {role: Candidates(slots) for role, slots in groups.items()}, excluded
 
     def nobody(self, excluded: Mapping[str, str], groups: Collection[Role | None]) -> str:
         """Why no worker can take a request."""

@@ -1,23 +1,24 @@
 """The router: asks the index, scores the candidates, keeps the books on what is in flight."""
 
-import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from kvevents._core.index import Found
 from kvevents._core.learned import PromptChain
+from kvevents._core.routing import Candidates, Judgement, Table
 from kvevents.errors import ConfigError, KVEventsError
 from kvevents.routing.approx import LearnedIndex
-from kvevents.routing.books import Books, InFlight
 from kvevents.routing.choosing import Chooser
-from kvevents.routing.decision import Decision, Score, cached
-from kvevents.routing.load import Load
-from kvevents.routing.policies import Policy, decode_policy, make_policy
+from kvevents.routing.decision import Decision, Score, SessionChoice, cached
+from kvevents.routing.grounds import Grounds
+from kvevents.routing.load import Load, Reported
+from kvevents.routing.matching import PrefixMatcher, find
+from kvevents.routing.policies import Policy, decode_policy, law_of, make_policy
 from kvevents.routing.registry import Registry, Role
-from kvevents.routing.scoring import Candidate, Match, PrefixMatcher, Scorer
 from kvevents.routing.settings import RoutingSettings
 
 _LONGEST_ANSWER = 2048
@@ -31,7 +32,7 @@ class NoWorkerError(KVEventsError):
 class _Request(NamedTuple):
     """What is to be placed."""
 
-    found: Mapping[tuple[str, int], Match]
+    found: Found | None
     chain: PromptChain
     prompt_tokens: int
     approximate: bool
@@ -74,11 +75,15 @@ class Router:
         self._clock = clock
         self._lock = threading.Lock()
         self._index = index
-        self._registry = Registry(self._learned_anew(index.block_size))
-        self._books = Books(memory_tokens=settings.memory_tokens, request_tokens=settings.request_tokens)
-        self._scorer = Scorer(settings)
+        self._table = Table(
+            trust=settings.trust,
+            half_life_s=settings.reported_half_life_s,
+            tiers=tuple(settings.weights.values()),
+            memory_tokens=settings.memory_tokens,
+            request_tokens=settings.request_tokens,
+        )
+        self._registry = Registry(self._table, self._learned_anew(index.block_size))
         self._chooser = Chooser(settings)
-        self._turn = 0
         self.policy = policy
         if isinstance(workers, str):  # it would register every letter
             raise ConfigError(f"workers: expected a list of ids, got the string {workers!r}: write [{workers!r}]")
@@ -112,6 +117,7 @@ class Router:
         if isinstance(policy, str):
             policy = make_policy(msgspec.structs.replace(self.settings, policy=policy))
         self._policy = policy
+        self._law = law_of(policy)
 
     @property
     def workers(self) -> dict[str, bool]:
@@ -141,8 +147,8 @@ class Router:
             state: `live`, `degraded` and so on.
         """
         with self._lock:
-            for rank in self._registry.ranks(worker, dp_rank):
-                rank.source = state
+            for slot in self._registry.slots(worker, dp_rank):
+                self._table.set_source(slot, state)
 
     def set_trust(self, worker: str, trust: float | None) -> None:
         """Say what share of what is believed of a worker it was found to hold; counts while its source is not live.
@@ -152,8 +158,8 @@ class Router:
             trust: 0 to 1; None where it was not measured: then its matches count as the settings say.
         """
         with self._lock:
-            for rank in self._registry.ranks(worker, None):
-                rank.trust = trust
+            for slot in self._registry.slots(worker, None):
+                self._table.set_trust(slot, trust)
 
     def remove_worker(self, worker: str) -> bool:
         """Forget a worker; its open requests count no more. False when it was not registered."""
@@ -188,15 +194,11 @@ class Router:
         """
         with self._lock:
             now = self._clock()
-            ranks = self._registry.ranks(worker, dp_rank)
-            for place, rank in enumerate(ranks):
-                tokens = None if cached_tokens_used is None else _share(cached_tokens_used, place, len(ranks))
-                rank.load.report(
-                    running=_share(running, place, len(ranks)),
-                    waiting=_share(waiting, place, len(ranks)),
-                    tokens=tokens,
-                    now=now,
-                )
+            slots = self._registry.slots(worker, dp_rank)
+            for place, slot in enumerate(slots):
+                tokens = None if cached_tokens_used is None else _share(cached_tokens_used, place, len(slots))
+                shares = (_share(running, place, len(slots)), _share(waiting, place, len(slots)))
+                self._table.report(slot, *shares, tokens, now)
 
     def _learned_anew(self, block_size: int) -> LearnedIndex:
         settings = self.settings
@@ -205,9 +207,16 @@ class Router:
         )
 
     def loads(self) -> dict[tuple[str, int], Load]:
-        """A copy of every rank's load, keyed by worker and rank."""
+        """Every rank's load as it is now, keyed by worker and rank."""
         with self._lock:
-            return {(rank.worker, rank.dp_rank): rank.load.copy() for rank in self._registry.all_ranks()}
+            return {(worker, dp_rank): self._load(slot) for worker, dp_rank, slot in self._registry.all_ranks()}
+
+    def _load(self, slot: int) -> Load:
+        found = self._table.load(slot)
+        assert found is not None, "the registry has only ranks that are in the table"
+        queued, decode, held, requests, recent, last_chosen, reported, opened, prefilling = found
+        said = None if reported is None else Reported(*reported)
+        return Load(queued, decode, held, requests, recent, last_chosen, said, dict(opened), dict(prefilling))
 
     def select(
         self,
@@ -247,10 +256,9 @@ class Router:
         """
         if isinstance(exclude, str):
             raise ConfigError(f"exclude: expected a collection of ids, got the string {exclude!r}")
-        found = {}
-        if not approximate:
-            matches = self._match(tokens, lora_name, lora_id, cache_salt, extra_keys)
-            found = {(match.worker, match.dp_rank or 0): match for match in matches}
+        found = (
+            None if approximate else find(self._index, tokens, lora_name, lora_id, cache_salt, extra_keys=extra_keys)
+        )
         learned = self.learned
         chain = learned.chain(tokens, lora_name, lora_id, cache_salt, extra_keys, approximate=approximate)
         with self._lock:
@@ -267,137 +275,108 @@ class Router:
 
     def prefill_done(self, decision: Decision) -> None:
         """The first token came: the prompt is computed."""
-        with self._lock:
-            self._computed(decision)
-            if decision.prefill is not None:
-                self._books.end(decision.prefill.id)
+        prefill = decision.prefill
+        if prefill is None:
+            self._table.computed(decision.id)
+        else:
+            self._table.computed(prefill.id)
+            self._table.end(prefill.id)
 
     def complete(self, decision: Decision) -> None:
         """The request ended well."""
-        with self._lock:
-            self._computed(decision)
-            self._end(decision)
+        self.prefill_done(decision)
+        self._table.end(decision.id)
 
     def fail(self, decision: Decision) -> None:
         """The request ended without its answer. What was never computed is no recent work either."""
-        with self._lock:
-            self._end(decision)
-
-    def _computed(self, decision: Decision) -> None:
-        self._books.computed((decision.prefill or decision).id, self._registry.loads_up())
-
-    def _end(self, decision: Decision) -> None:
-        for one in (decision, decision.prefill):
-            if one is not None:
-                self._books.end(one.id)
+        self._table.end(decision.id)
+        if decision.prefill is not None:
+            self._table.end(decision.prefill.id)
 
     def _choose(
         self,
         request: _Request,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         excluded: Mapping[str, str],
         role: Role | None,
         *,
         prefill: Decision | None = None,
     ) -> Decision:
-        """Score candidates, take one, and open the request on it."""
-        policy = decode_policy(self._policy) if role == "decode" else self._policy
-        now = self._clock()
-        scores = self._scorer.scores(
+        """Judge candidates, take one, and open the request on it."""
+        policy, law = self._policy, self._law
+        if role == "decode":
+            policy = decode_policy(policy)
+            law = law_of(policy)
+        learned = self._registry.learned
+        name, now = policy.name, self._clock()
+        judgement = self._table.judge(
             candidates,
             request.found,
-            self.learned,
+            learned.core,
             request.chain,
-            prompt_tokens=request.prompt_tokens,
-            by_events=policy.name != "approx" and not request.approximate,
-            now=now,
-            age=self._books.age,
+            request.prompt_tokens,
+            not request.approximate and name != "approx",
+            now,
+            now - self.settings.learned_ttl_s,
+            law,
         )
-        cost = policy.cost
-        for score in scores:
-            score.cost = cost(score)
-        # Equal costs take turns; before the first turn, ranks alternate over the workers.
-        ranked = sorted(zip(scores, candidates, strict=True), key=_order)
-        scores = [score for score, _ in ranked]
-        choice = self._chooser.choose(
-            scores,
-            prompt_tokens=request.prompt_tokens,
-            session=None if role == "prefill" else request.session,
-            now=now,
-            dry_run=request.dry_run,
-        )
-        chosen, candidate = ranked[choice.place]
-        scores.insert(0, scores.pop(choice.place))
-        reason = policy.reason(chosen, scores[1:])
-        computing = chosen if prefill is None else prefill.scores[0]
-        prompt_tokens, block_size = request.prompt_tokens, self.learned.block_size
-        most = max(score.usable for score in (scores if prefill is None else prefill.scores))
-        return Decision(
-            worker=chosen.worker,
-            dp_rank=chosen.dp_rank,
-            usable=computing.usable,
-            scores=scores,
-            reason=reason if choice.why is None else f"{choice.why}; {reason}",
-            policy=policy.name,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached(computing.usable, prompt_tokens, block_size),
-            best_cached_tokens=cached(most, prompt_tokens, block_size),
-            id=0 if request.dry_run else self._place(request, chosen, candidate, now, role),
-            block_size=block_size,
-            approximate=request.approximate,
-            weights=policy.weights,
-            excluded=excluded,
-            session=choice.session,
-            role=role,
-            prefill=prefill,
-        )
-
-    def _place(self, request: _Request, chosen: Score, candidate: Candidate, now: float, role: Role | None) -> int:
-        """Open a request on a candidate, which then will hold its prompt."""
-        self._turn += 1
-        load = candidate.load
-        load.last_chosen = self._turn
-        prefill = 0 if role == "decode" else math.ceil(chosen.prefill)
-        held = self._held(request, candidate)
-        opened = InFlight(self._turn, load, prefill=prefill, held=held, now=now)
-        if role == "decode":
-            opened.prefill_done()  # it is computed elsewhere; here it takes room until its answer ends
+        session = None if role == "prefill" else request.session
+        kept: SessionChoice = "none"
+        if law is not None and self._chooser.takes_cheapest(session):
+            place = judgement.cheapest
+            grounds = Grounds(judgement, place, policy)
         else:
-            work = prefill + self.settings.request_tokens
-            self.learned.learn_chain(request.chain, candidate.holder, work=work, age=self._books.age)
-            self._scorer.observe(prompt_tokens=request.prompt_tokens, prefill=prefill)
-        self._books.open(opened)
-        return self._turn
+            place, kept, grounds = self._draw(request, judgement, policy, session, now)
+        worker, dp_rank, by_events, usable, indexed, most = judgement.facts(place)
+        number = 0
+        if not request.dry_run:
+            output_tokens = min(request.output_tokens or 0, _LONGEST_ANSWER)
+            number = self._table.place(judgement, place, learned.core, output_tokens, role == "decode")
+        prompt_tokens, block_size = request.prompt_tokens, learned.block_size
+        return Decision(
+            worker,
+            dp_rank,
+            usable if prefill is None else prefill.usable,
+            "events" if by_events else "learned",
+            name,
+            prompt_tokens,
+            cached(usable, prompt_tokens, block_size) if prefill is None else prefill.cached_tokens,
+            cached(most, prompt_tokens, block_size) if prefill is None else prefill.best_cached_tokens,
+            number,
+            indexed,
+            grounds,
+            block_size,
+            request.approximate,
+            excluded,
+            kept,
+            role,
+            prefill,
+        )
 
-    def _held(self, request: _Request, candidate: Candidate) -> int:
-        """KV cache that the request takes there: half an answer on average, and what no open request holds anyway."""
-        opened = candidate.load.opened
-        shared = 0
-        if opened:
-            oldest = next(iter(opened.values()))
-            (blocks,) = self.learned.depths(request.chain, [(candidate.holder, oldest)])
-            shared = blocks * self.learned.block_size
-        return request.prompt_tokens - shared + min(request.output_tokens or 0, _LONGEST_ANSWER) // 2
-
-    def _match(
-        self, tokens: Any, lora_name: str | None, lora_id: int | None, cache_salt: str | None, extra_keys: Any
-    ) -> Sequence[Match]:
-        """What workers hold of the part of a prompt that can be reused.
-
-        An engine computes the last token itself. A prompt of whole blocks can therefore not be continued from its end,
-        and at the end of the block before a hybrid model may lack what it needs.
-        """
-        index = self._index
-        whole, rest = divmod(len(tokens), index.block_size)
-        if whole and not rest:
-            tokens = tokens[:-1]
-            extra_keys = None if extra_keys is None else extra_keys[: whole - 1]
-        return index.match(tokens, lora_name=lora_name, lora_id=lora_id, cache_salt=cache_salt, extra_keys=extra_keys)
-
-
-def _order(pair: tuple[Score, Candidate]) -> tuple[float, int, int]:
-    score, candidate = pair
-    return score.cost, candidate.load.last_chosen, candidate.dp_rank
+    def _draw(
+        self,
+        request: _Request,
+        judgement: Judgement,
+        policy: Policy,
+        session: str | None,
+        now: float,
+    ) -> tuple[int, SessionChoice, Grounds]:
+        """Choose where it takes more than the law: a policy's own costs, a session, a temperature."""
+        scores = [Score(*judgement.score(place)) for place in range(len(judgement))]
+        for score in scores:
+            score.cost = policy.cost(score)
+        # Equal costs take turns; before the first turn, ranks alternate over the workers.
+        places = sorted(
+            range(len(scores)),
+            key=lambda place: (scores[place].cost, judgement.last_chosen(place), scores[place].dp_rank),
+        )
+        ranked = [scores[place] for place in places]
+        choice = self._chooser.choose(
+            ranked, prompt_tokens=request.prompt_tokens, session=session, now=now, dry_run=request.dry_run
+        )
+        ranked.insert(0, ranked.pop(choice.place))
+        place = places[choice.place]
+        return place, choice.session, Grounds(judgement, place, policy, scores=ranked, why=choice.why)
 
 
 def _share(figure: int, place: int, places: int) -> int:

@@ -75,8 +75,7 @@ class Decisions:
             )
         except NoWorkerError as error:
             raise NoWorkerError(fleet.why_nobody(error)) from None
-        shown = msgspec.structs.asdict(decision)
-        del shown["id"]
+        shown = decision.document()
         shown |= {"url": fleet[decision.worker].url, "block_size": fleet.index.block_size, "prompt": _read_as(prompt)}
         if _wants_explanation(request):
             shown["explanation"] = decision.explain()

@@ -109,6 +109,30 @@ class History:
         """Add to one of `SUMS`."""
         self._now().sums[name] += amount
 
+    def answered(
+        self, prompt_tokens: int, expected: int, reported: tuple[int, int] | None, seconds: float | None
+    ) -> None:
+        """Count a request that was answered.
+
+        Args:
+            prompt_tokens: of its prompt.
+            expected: tokens that were expected to be found cached.
+            reported: prompt tokens and cached tokens as the engine says; None where it does not.
+            seconds: how long it took; None where that is not known.
+        """
+        bucket = self._now()
+        sums = bucket.sums
+        sums["requests"] += 1
+        sums["prompt_tokens"] += prompt_tokens
+        sums["expected_cached_tokens"] += expected
+        if reported is not None:
+            prompt, cached = reported
+            sums["reports"] += 1
+            sums["reported_prompt_tokens"] += prompt
+            sums["reported_cached_tokens"] += cached
+        if seconds is not None:
+            bucket.latencies.add(seconds)
+
     def add_latency(self, seconds: float) -> None:
         """Count a request's duration."""
         self._now().latencies.add(seconds)

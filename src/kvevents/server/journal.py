@@ -85,19 +85,11 @@ class Journal:
         """An attempt is over."""
         started = self._open.pop(decision.id, None)
         duration_s = None if started is None else max(0.0, self._clock() - started)
-        history = self._history
         if outcome == "ok":
-            history.add("requests", 1)
-            history.add("prompt_tokens", decision.prompt_tokens)
-            history.add("expected_cached_tokens", decision.cached_tokens)
-            if usage is not None:
-                history.add("reports", 1)
-                history.add("reported_prompt_tokens", usage.prompt_tokens)
-                history.add("reported_cached_tokens", usage.cached_tokens)
-            if duration_s is not None:
-                history.add_latency(duration_s)
+            reported = None if usage is None else (usage.prompt_tokens, usage.cached_tokens)
+            self._history.answered(decision.prompt_tokens, decision.cached_tokens, reported, duration_s)
         else:
-            history.add("failed_requests", 1)
+            self._history.add("failed_requests", 1)
         shown = self._shown.get(decision.id)
         if shown is not None:
             shown.outcome = outcome

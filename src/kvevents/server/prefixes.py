@@ -88,17 +88,14 @@ class Prefixes:
             return  # no whole block, or nothing is known of it
         if self._known.block_size != block_size:
             self._known = self._new_cache()
-        chain = self._known.chain(
+        blocks = self._known.meet(
+            *_EVERYONE,
             prompt.tokens,
-            prompt.lora_name,
-            None,
-            prompt.cache_salt,
-            prompt.extra_keys,
+            lora_name=prompt.lora_name,
+            cache_salt=prompt.cache_salt,
+            extra_keys=prompt.extra_keys,
             approximate=prompt.approximate,
         )
-        everyone = self._known.holder(*_EVERYONE)
-        (blocks,) = self._known.depths(chain, [(everyone, self._known.oldest)])
-        self._known.learn_chain(chain, everyone)
         reusable = min(blocks, (len(prompt.tokens) - 1) // block_size)
         self._history.add("all_knowing_cached_tokens", reusable * block_size)
         if not prompt.approximate:

@@ -124,13 +124,13 @@ class Truth:
             return
         agreement.reports += 1
         expected = decision.indexed_tokens
-        score = computing.scores[0]
         if expected is None or not decision.prompt_tokens:
             return
         if usage.prompt_tokens != decision.prompt_tokens:
             agreement.lengths_differ += 1
             if not _is_alike(usage.prompt_tokens, decision.prompt_tokens):
                 return  # several prompts in one request, or images: nothing was promised for those
+        score = computing.grounds.chosen
         if score.pending:
             agreement.raced += 1
             return

@@ -132,6 +132,11 @@ impl Request {
         self.text.as_ref().map(|span| text(body, span))
     }
 
+    /// Whether the prompt was given as text.
+    pub fn has_text(&self) -> bool {
+        self.text.is_some()
+    }
+
     /// Whether special tokens are to be put before a text; None where the request does not say.
     pub fn add_special_tokens(&self) -> Option<bool> {
         self.add_special_tokens

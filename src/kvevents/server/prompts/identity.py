@@ -54,4 +54,7 @@ class Identities:
         return Identity(model, base, lora_name)
 
     def _is_served(self, model: str) -> bool:
-        return any(model in served for served in self._served())
+        for served in self._served():  # noqa: SIM110 - asked for every request, and a generator costs as much again
+            if model in served:
+                return True
+        return False

@@ -14,7 +14,7 @@ from kvevents.server.prompts.extra import extra_keys
 from kvevents.server.prompts.identity import Identities, Identity
 from kvevents.server.prompts.model import Model, ModelState
 from kvevents.server.prompts.process import Encoded, Job, TokenizingError
-from kvevents.server.prompts.prompt import NO_TOKENS, Pending, Prompt
+from kvevents.server.prompts.prompt import NO_TOKENS, Pending, Prompt, PromptSource
 from kvevents.server.prompts.settings import SIMULATED, PromptSettings
 
 _OTHER_KINDS = ("/v1/responses", "/v1/messages")
@@ -125,33 +125,45 @@ class PromptReader:
         return HttpError(400, "bad_request", f"body: {error}")
 
     def _prompt(self, request: Request, path: str) -> Prompt:
-        source = request.source
+        (
+            model,
+            lora_name,
+            cache_salt,
+            is_stream,
+            wants_usage,
+            max_tokens,
+            session,
+            source,
+            prompts,
+            ignored,
+            unread,
+            is_text,
+        ) = request.facts()
         self.counters.read[source] += 1
-        identity = self._identities.of(request.model, request.lora_name)
+        identity = self._identities.of(model, lora_name)
         facts: dict[str, Any] = {
             "model": identity.model,
             "lora_name": identity.lora_name,
-            "cache_salt": request.cache_salt,
-            "is_stream": request.is_stream,
-            "wants_usage": request.wants_usage,
-            "max_tokens": request.max_tokens,
-            "session": request.session,
+            "cache_salt": cache_salt,
+            "is_stream": is_stream,
+            "wants_usage": wants_usage,
+            "max_tokens": max_tokens,
+            "session": session,
             "source": source,
-            "prompts": request.prompts,
-            "ignored": request.ignored,
+            "prompts": prompts,
+            "ignored": ignored,
         }
-        if _is_of_another_kind(request, path):
+        if _is_of_another_kind(source, unread, path):
             return self._stand_in(
                 request, facts, "unreadable", f"prompts of {path or 'this form'} are not rendered here"
             )
-        if request.unread is not None:
-            return Prompt(tokens=NO_TOKENS, unread=f"body: {request.unread}", **facts)
-        text = request.text
-        if source != "chat" and text is None:
+        if unread is not None:
+            return Prompt(tokens=NO_TOKENS, unread=f"body: {unread}", **facts)
+        if source != "chat" and not is_text:
             return Prompt(tokens=request.tokens, extra_keys=self._extra_keys(request), **facts)
-        return self._written(request, text, identity, facts)
+        return self._written(request, identity, facts)
 
-    def _written(self, request: Request, text: str | None, identity: Identity, facts: dict[str, Any]) -> Prompt:
+    def _written(self, request: Request, identity: Identity, facts: dict[str, Any]) -> Prompt:
         """A prompt of text, or of messages."""
         model = self._model(identity)
         if model is None:
@@ -159,7 +171,7 @@ class PromptReader:
         if not model.is_due():
             return self._stand_in(request, facts, "disagrees", model.disagreement())
         if model.is_bytes:
-            return self._as_bytes(request, facts, text, model)
+            return self._as_bytes(request, facts, model)
         return Prompt(
             tokens=NO_TOKENS, needs_tokenizing=True, pending=Pending(request, model, facts), tokenizer=model, **facts
         )
@@ -171,8 +183,9 @@ class PromptReader:
             return self._only
         return next((model for name in names for model in self._models if model.fits(name)), None)
 
-    def _as_bytes(self, request: Request, facts: dict[str, Any], text: str | None, model: Model) -> Prompt:
+    def _as_bytes(self, request: Request, facts: dict[str, Any], model: Model) -> Prompt:
         """As the simulated engine reads it."""
+        text = request.text
         if text is None:
             try:
                 tokens: Any = decode_request(request.chat() or b"", ChatRequest).read(ByteTokenizer()).tokens
@@ -194,18 +207,20 @@ class PromptReader:
         )
 
     def _extra_keys(self, request: Request, encoded: Encoded | None = None) -> Any:
-        media = [] if encoded is None else list(encoded.media)
         attached = request.attached
+        if attached is None and encoded is None:
+            return None
+        media = [] if encoded is None else list(encoded.media)
         if attached is not None:
             media.insert(0, (0, attached))  # where in the prompt they are only the engine knows
         return extra_keys(media, block_size=self._block_size()) if media else None
 
 
-def _is_of_another_kind(request: Request, path: str) -> bool:
+def _is_of_another_kind(source: PromptSource, unread: str | None, path: str) -> bool:
     """Whether only the engine knows how a prompt becomes text, though it looks like one that is known here."""
     if path.startswith(_OTHER_KINDS):
-        return request.source in {"chat", "embedding"}
-    return request.source == "embedding" and request.unread is not None
+        return source in {"chat", "embedding"}
+    return source == "embedding" and unread is not None
 
 
 def _no_tokenizer(model: str | None) -> str:
