@@ -249,5 +249,8 @@ def test_unknown_paths_and_methods_are_json_errors() -> None:
                     error = (await response.json())["error"]
                     assert error["code"] == code
                     assert ("type" in error) == path.startswith("/v1/")
+            for method in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE"):
+                async with http.request(method, "/v1/completions") as response:
+                    assert (response.status, response.headers["allow"]) == (405, "POST")
 
     run(test)

@@ -13,7 +13,7 @@ from kvevents.errors import KVEventsError
 from kvevents.server.access import AccessMiddleware
 from kvevents.server.configuration import Settings
 from kvevents.server.control import Control
-from kvevents.server.endpoints import endpoints, not_here
+from kvevents.server.endpoints import ANY_METHOD, endpoints, not_here
 from kvevents.server.errors import HttpError, respond
 from kvevents.server.fleet import Discover, Subscribe
 from kvevents.server.service import Service
@@ -53,7 +53,7 @@ def create_app(
     errors: tuple[type[Exception], ...] = (HttpError, KVEventsError, HTTPException, ClientDisconnect, Exception)
     app = Starlette(
         routes=[
-            *(one.route if one.handler is not None else Route(one.path, not_here) for one in table),
+            *(one.route if one.handler is not None else Route(one.path, not_here, methods=ANY_METHOD) for one in table),
         ],
         middleware=[Middleware(AccessMiddleware, access=service.access)],
         exception_handlers=dict.fromkeys(errors, respond),

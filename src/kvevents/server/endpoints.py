@@ -227,6 +227,9 @@ def _workers() -> Schema:
     }
 
 
+ANY_METHOD = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")
+
+
 async def not_here(_request: Request) -> Response:
     """Any method but POST of a path that the data plane answers."""
     raise HTTPException(405, "POST only", {"allow": "POST"})  # and POST does not come here: see `Proxy`
