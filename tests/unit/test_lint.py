@@ -274,3 +274,19 @@ def test_a_capture_in_which_nothing_can_be_read_is_not_without_findings(
     said = capsys.readouterr()
     assert "no findings" not in said.out
     assert "found none" in said.err
+
+
+def test_what_came_before_the_first_number_after_a_restart_is_not_accused() -> None:
+    linter = StreamLinter()
+    linter.feed(CapturedBatch(0.0, SOURCE, 0, payload(chain(4))))
+    linter.feed(CapturedReset(1.0, SOURCE))
+    below = BlockStored([78], 12_345, [1, 2], 2, medium="GPU")
+    linter.feed(CapturedBatch(2.0, SOURCE, 5, payload(below, BlockRemoved([999], medium="GPU"))))
+    assert {"KV304", "KV307"} <= set(codes(linter.report()))
+    assert not {"KV301", "KV305"} & set(codes(linter.report()))
+
+
+def test_one_clear_of_each_rank_is_no_storm() -> None:
+    flushed = [payload(AllBlocksCleared(), ts=10.0, rank=rank) for rank in range(3)]
+    assert codes(report(*flushed)) == ["KV106"]
+    assert "KV107" in codes(report(*flushed, *flushed, *flushed))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvevents._core.lint import Linter
+from kvevents._core.lint import Linted, Linter
 from kvevents.errors import WireError
 from kvevents.hashing import SchemeReport
 from kvevents.hashing.identify import UNCONFIRMED
@@ -64,7 +64,7 @@ class Stream:
         self._batches = self._events = self._stored = self._removed = self._clears = self._most_held = 0
         self._first_ts: float | None = None
         self._last_ts = 0.0
-        self._clear_times: list[float] = []
+        self._clear_times: dict[int | None, list[float]] = {}
         self._again = 0
 
     def batch(self, record: CapturedBatch) -> None:
@@ -88,7 +88,7 @@ class Stream:
         again = 0
         for found in linted.findings:
             if found.kind == "cleared":
-                self._cleared(found.events, linted.ts, place)
+                self._cleared(found.events, linted, place)
                 continue
             again += found.blocks if found.kind == "stored-again" else 0
             block = None if found.block is None else f"{found.block:016x}"
@@ -164,8 +164,9 @@ class Stream:
         if turn is Turn.AGAIN:
             self._note("KV104", place, f"number {record.sequence}")
             return False
-        if turn is Turn.FIRST and record.sequence > 0 and not self._batches > 1:
-            self._note("KV105", place, f"the first number is {record.sequence}")
+        if turn is Turn.FIRST and record.sequence > 0:
+            if self._batches == 1:
+                self._note("KV105", place, f"the first number is {record.sequence}")
             self._core.miss()
         elif turn is Turn.GAP:
             self._note("KV101", place, f"{missing} between {last} and {record.sequence}", count=missing)
@@ -177,14 +178,13 @@ class Stream:
                 self._core.miss()
         return True
 
-    def _cleared(self, clears: int, ts: float, place: Place) -> None:
+    def _cleared(self, clears: int, linted: Linted, place: Place) -> None:
         self._clears += clears
-        self._clear_times = [time for time in self._clear_times if ts - time < _STORM_S][-_STORM_CLEARS:] + [
-            ts
-        ] * clears
-        if len(self._clear_times) >= _STORM_CLEARS and ts > 0:
-            seconds = ts - self._clear_times[0]
-            self._note("KV107", place, f"{len(self._clear_times)} within {seconds:.0f} s")
+        ts = linted.ts
+        before = [time for time in self._clear_times.get(linted.dp_rank, ()) if ts - time < _STORM_S]
+        times = self._clear_times[linted.dp_rank] = before[-_STORM_CLEARS:] + [ts] * clears
+        if len(times) >= _STORM_CLEARS and ts > 0:
+            self._note("KV107", place, f"{len(times)} within {ts - times[0]:.0f} s")
 
     def _watch_restarts(self, stored: int, again: int, place: Place) -> None:
         if not stored:
