@@ -15,8 +15,17 @@ ENGINE = (
     *("--page-size", "16", "--max-total-tokens", "32768", "--speed", "20"),
     *("--max-running-requests", "256", "--max-queued-requests", "1000"),
 )
-ROUTER = ("--set", "routing.learned_max_blocks=16384", "--set", "dashboard.known_blocks=16384")
-"""What it remembers of prompts has a bound, which at a soak's rate is reached in an hour: here, while it warms up."""
+ROUTER = tuple(
+    word
+    for setting in (
+        "routing.learned_max_blocks=16384",
+        "dashboard.known_blocks=16384",
+        "dashboard.fine_buckets=60",
+        "dashboard.coarse_buckets=60",
+    )
+    for word in ("--set", setting)
+)
+"""What it remembers of prompts and of the past has bounds that are reached after hours: here, while it warms up."""
 AGREE_S = 20.0
 
 Holdings = dict[int, dict[str, set[int]]]
