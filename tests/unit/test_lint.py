@@ -290,3 +290,10 @@ def test_one_clear_of_each_rank_is_no_storm() -> None:
     flushed = [payload(AllBlocksCleared(), ts=10.0, rank=rank) for rank in range(3)]
     assert codes(report(*flushed)) == ["KV106"]
     assert "KV107" in codes(report(*flushed, *flushed, *flushed))
+
+
+def test_an_engine_like_sglang_that_announces_groups_is_not_taken_for_vllm() -> None:
+    grouped = chain(32, group_idx=0, kv_cache_spec_kind="full_attention")
+    (facts,) = report(payload(grouped, dialect="sglang")).streams
+    assert facts.engine is not None
+    assert facts.engine.startswith("SGLang")

@@ -51,6 +51,8 @@ def recognise(payloads: Iterable[bytes]) -> Recognised | None:
 def _of_maps(stores: list[dict[str, Any]]) -> Recognised:
     names = {name for store in stores for name in store}
     writes_nil = any("lora_name" in store and store["lora_name"] is None for store in stores)
+    if not writes_nil and names & _VLLM_ONLY and _has_signed_hashes(store.get("block_hashes") for store in stores):
+        return Recognised("vllm", "SGLang's events, with fields of vLLM's: an engine that announces groups")
     if writes_nil or names & _VLLM_ONLY or _has_vllm_hashes(store.get("block_hashes") for store in stores):
         since = next((version for name, version in _VLLM_MAPS if name in names), "0.24")
         return Recognised("vllm", f"vLLM {since} or later")
@@ -70,6 +72,11 @@ def _of_arrays(stores: list[list[Any]]) -> Recognised:
 def _has_vllm_hashes(lists: Iterable[Any]) -> bool:
     blocks = (block for blocks in lists if isinstance(blocks, list) for block in blocks)
     return any(isinstance(block, bytes) or (isinstance(block, int) and block >= _SIGNED_END) for block in blocks)
+
+
+def _has_signed_hashes(lists: Iterable[Any]) -> bool:
+    blocks = (block for blocks in lists if isinstance(blocks, list) for block in blocks)
+    return any(isinstance(block, int) and block < 0 for block in blocks)
 
 
 def _events(payload: bytes) -> list[Any]:
