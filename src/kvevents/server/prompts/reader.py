@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from typing import Any
 
 from kvevents._core.prompt import Request, byte_ids, read_request
@@ -19,6 +20,10 @@ from kvevents.server.prompts.settings import SIMULATED, PromptSettings
 
 _OTHER_KINDS = ("/v1/responses", "/v1/messages")
 """Endpoints whose messages are not those of chat completions."""
+
+
+_REMEMBERED_NAMES = 256
+"""Models whose tokenizer is remembered: clients may ask for anything."""
 
 
 class PromptReader:
@@ -49,6 +54,7 @@ class PromptReader:
         tokenizers = settings.tokenizer if SIMULATED in settings.tokenizer else (*settings.tokenizer, SIMULATED)
         self._models = [Model(tokenizer, settings) for tokenizer in tokenizers]
         self._only = self._models[0] if len(settings.tokenizer) <= 1 else None
+        self._model = lru_cache(_REMEMBERED_NAMES)(self._find_model)  # patterns are dear for a short prompt
 
     def read(self, body: bytes, path: str = "") -> Prompt:
         """The prompt of a request to any endpoint, as far as no tokenizer is needed.
@@ -165,7 +171,7 @@ class PromptReader:
 
     def _written(self, request: Request, identity: Identity, facts: dict[str, Any]) -> Prompt:
         """A prompt of text, or of messages."""
-        model = self._model(identity)
+        model = self._model(identity.model, identity.base)
         if model is None:
             return self._stand_in(request, facts, "no_tokenizer", _no_tokenizer(identity.base))
         if not model.is_due():
@@ -176,12 +182,12 @@ class PromptReader:
             tokens=NO_TOKENS, needs_tokenizing=True, pending=Pending(request, model, facts), tokenizer=model, **facts
         )
 
-    def _model(self, identity: Identity) -> Model | None:
+    def _find_model(self, model: str | None, base: str | None) -> Model | None:
         """The tokenizer of what was asked for by name, else of what is meant."""
-        names = [name for name in (identity.model, identity.base) if name is not None]
+        names = [name for name in (model, base) if name is not None]
         if not names:
             return self._only
-        return next((model for name in names for model in self._models if model.fits(name)), None)
+        return next((one for name in names for one in self._models if one.fits(name)), None)
 
     def _as_bytes(self, request: Request, facts: dict[str, Any], model: Model) -> Prompt:
         """As the simulated engine reads it."""
