@@ -122,6 +122,21 @@ def test_the_port_is_wrong(tmp_path: Path) -> None:
         assert right in cause.fix
 
 
+def test_the_replay_endpoint_is_wrong() -> None:
+    with engine() as process:
+        wrong = f"tcp://127.0.0.1:{free_port()}"
+        cause = the_cause(process.url, "--replay", wrong, "--patience", "0.5")
+    assert cause.hop is Hop.REPLAY
+    assert wrong in cause.found
+
+
+def test_the_ranks_are_more_than_the_engine_has() -> None:
+    with engine() as process:
+        cause = the_cause(process.url, "--dp-size", "3")
+    assert cause.hop is Hop.EVENTS
+    assert "3 ranks" in cause.found
+
+
 def test_the_topic_is_wrong(tmp_path: Path) -> None:
     with engine() as process:
         cause = the_cause(process.url, "--topic", "cache")

@@ -1,5 +1,7 @@
 """From the engine to its sockets: the hops before anything is announced."""
 
+import dataclasses
+
 from kvevents.doctor.listener import Listener
 from kvevents.doctor.replay import answers_replay
 from kvevents.doctor.report import Hop, Verdict
@@ -40,6 +42,10 @@ def find_events(visit: Visit) -> bool:
     if believed and told and {one.endpoint for one in believed}.isdisjoint(one.endpoint for one in told):
         found = f"events are looked for at {believed[0].endpoint}, and the engine publishes at {told[0].endpoint}"
         return visit.cause(Hop.EVENTS, found, f"correct the port: {told[0].endpoint}")
+    ranks = beliefs.dp_size or len(visit.sources)
+    if ranks != len(visit.sources):
+        found = f"{ranks} ranks are expected, and the engine publishes {len(visit.sources)}"
+        return visit.cause(Hop.EVENTS, found, f"follow {len(visit.sources)} ranks, each on the port after the last")
     where = ", ".join(one.endpoint for one in visit.sources[:4])
     return visit.fine(Hop.EVENTS, f"{len(visit.sources)} ranks publish at {where}")
 
@@ -63,6 +69,8 @@ def connect(visit: Visit, listener: Listener) -> bool:
 def ask_replay(visit: Visit) -> bool:
     """The replay socket answers, so that what is lost can be had again."""
     source = visit.sources[0]
+    if visit.beliefs.replay is not None:
+        source = dataclasses.replace(source, replay_endpoint=visit.beliefs.replay)
     if source.replay_endpoint is None:
         fix = "give the engine a replay_endpoint, or put `kvevents relay` beside it"
         found = "there is no replay socket: after a lost message or a restart nobody knows what the engine holds"
