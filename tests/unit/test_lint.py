@@ -84,6 +84,7 @@ FAULTS: dict[str, tuple[Callable[[], LintReport], Callable[[], LintReport]]] = {
         lambda: report(*(payload(AllBlocksCleared(), ts=100 + second) for second in range(3))),
         lambda: report(*(payload(AllBlocksCleared(), ts=100 + 60 * minute) for minute in range(3))),
     ),
+    "KV109": (lambda: report(payload(CHAIN, rank=1)), lambda: report(payload(CHAIN))),
     "KV201": (lambda: report(payload(CHAIN), b"\xc1"), lambda: report(payload(CHAIN))),
     "KV202": (lambda: report(gpu("no list")), lambda: report(payload(CHAIN))),
     "KV203": (

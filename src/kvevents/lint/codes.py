@@ -113,6 +113,14 @@ _TABLE = (
         "Its reason stands in the finding; docs/delivery.md explains each.",
     ),
     Code(
+        "KV109",
+        _E,
+        "batches name another rank",
+        "The rank in a batch counts: what this socket's rank holds is put on another's account, and two ranks that name"
+        " the same one are taken for one.",
+        "Tell each rank of the engine its number (attn_dp_rank, data_parallel_rank), or correct which socket is whose.",
+    ),
+    Code(
         "KV201",
         _E,
         "a batch that cannot be read",

@@ -79,6 +79,9 @@ class Stream:
             self._note("KV201", place, f"at byte {error.offset}: {error.reason}")
             self._core.miss()
             return
+        rank = self._source.dp_rank
+        if linted.dp_rank is not None and rank is not None and linted.dp_rank != rank:
+            self._note("KV109", place, f"rank {linted.dp_rank} on the socket of rank {rank}")
         self._events += linted.events
         self._stored += linted.stored
         self._removed += linted.removed
