@@ -66,6 +66,7 @@ class Stream:
         self._last_ts = 0.0
         self._clear_times: dict[int | None, list[float]] = {}
         self._again = 0
+        self._named_rank: int | None = None
 
     def batch(self, record: CapturedBatch) -> None:
         """Check the next batch."""
@@ -79,9 +80,7 @@ class Stream:
             self._note("KV201", place, f"at byte {error.offset}: {error.reason}")
             self._core.miss()
             return
-        rank = self._source.dp_rank
-        if linted.dp_rank is not None and rank is not None and linted.dp_rank != rank:
-            self._note("KV109", place, f"rank {linted.dp_rank} on the socket of rank {rank}")
+        self._named_rank = linted.dp_rank
         self._events += linted.events
         self._stored += linted.stored
         self._removed += linted.removed
@@ -208,8 +207,11 @@ class Stream:
             yield "KV309", f"{self._most_held:,} blocks on the GPU at once, and room for {capacity:,}"
         elif capacity is None and not self._removed and not self._clears and self._stored >= _SETTLED_BLOCKS:
             yield "KV310", f"{self._stored:,} blocks stored"
+        named, own = self._named_rank, self._source.dp_rank
         if self._core.ranks > 1:
             yield "KV106", f"{self._core.ranks} ranks"
+        elif named is not None and own is not None and named != own:
+            yield "KV109", f"rank {named} on the socket of rank {own}"
 
     def _judge_saving(self, saving: Saving | None) -> Iterator[tuple[str, str]]:
         if saving is not None and saving.share >= _MERGED_SHARE and saving.events >= _MERGED_EVENTS:
