@@ -58,7 +58,10 @@ class UsageTail:
 
     def _shorten(self) -> bytes:
         """What is kept, now in one piece."""
-        tail = b"".join(self._parts)[-TAIL_BYTES:]
+        parts = self._parts
+        if len(parts) == 1 and self._size <= TAIL_BYTES:
+            return parts[0]
+        tail = b"".join(parts)[-TAIL_BYTES:]
         self._parts = [tail]
         self._size = len(tail)
         return tail

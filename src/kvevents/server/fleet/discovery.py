@@ -108,7 +108,7 @@ class Discovery:
         worker.models_read = time.monotonic()
         try:
             models = msgspec.json.decode(await self._client.get(worker, "/v1/models"), type=_Models)
-            worker.served = frozenset(model.id for model in models.data)
+            worker.serve(frozenset(model.id for model in models.data))
             worker.adapters = {model.id: model.parent for model in models.data if model.parent is not None}
         except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("worker %s: /v1/models: %s", worker.id, error)

@@ -39,6 +39,7 @@ class Worker:
         load_reads: how often it has said so.
         load_failures: how often it should have, and did not.
         served: the models that it says it serves.
+        models: those that it may be asked for: those configured, else those that it says it serves.
         adapters: of those, the adapters, with the model that each belongs to.
     """
 
@@ -57,6 +58,7 @@ class Worker:
         self.role: Role | None = settings.role
         self.bootstrap_port = settings.bootstrap_port
         self.served: frozenset[str] = frozenset()
+        self.models = frozenset(settings.models)
         self.adapters: Mapping[str, str] = {}
         self.tells_of_itself = False
         self.models_read = 0.0
@@ -72,7 +74,7 @@ class Worker:
         self.load_reads = 0
         self.load_failures = 0
 
-    @property
-    def models(self) -> frozenset[str]:
-        """The models that it may be asked for: those configured, else those that it says it serves."""
-        return frozenset(self.settings.models) or self.served
+    def serve(self, models: frozenset[str]) -> None:
+        """Take down what it says it serves."""
+        self.served = models
+        self.models = frozenset(self.settings.models) or models

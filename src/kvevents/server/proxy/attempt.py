@@ -16,6 +16,7 @@ from kvevents.server.proxy.outgoing import decision_lines, request_head
 from kvevents.server.proxy.prefill import Prefill, with_bootstrap
 from kvevents.server.proxy.reply import Reply
 from kvevents.server.proxy.request import Request
+from kvevents.server.proxy.upstream import Taker
 from kvevents.server.telemetry.trace import RequestTrace
 from kvevents.server.usage import Usage
 
@@ -208,11 +209,8 @@ class Attempt:
     def on_unreachable(self, reason: str, *, is_delivered: bool) -> None:
         self._fail(self.decision.worker, reason, is_delivered=is_delivered)
 
-    def on_head(self, head: ReplyHead) -> None:
-        self._reply.begin(head)
-
-    def on_body(self, piece: bytes) -> None:
-        self._reply.feed(piece)
+    def on_head(self, head: ReplyHead) -> Taker:
+        return self._reply.begin(head)
 
     def on_data(self, data: bytes, *, is_complete: bool) -> None:
         reply, now = self._reply, self._proxy.now()

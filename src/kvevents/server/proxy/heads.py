@@ -17,7 +17,7 @@ HOP_HEADER = b"x-kvevents-hop"
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-_DIGITS = re.compile(rb"[0-9]{1,18}")
+_MOST_DIGITS = 18
 
 _HOP_BY_HOP = frozenset(
     {
@@ -118,7 +118,7 @@ def _body_length(own: dict[bytes, bytes], *, is_http_1_0: bool) -> int | None:
     """Length of the body; None when it is chunked."""
     encoding, length = own.get(b"transfer-encoding"), own.get(b"content-length")
     if encoding is None:
-        if length is not None and not _DIGITS.fullmatch(length):
+        if length is not None and not _is_number(length):
             raise _bad("expected digits as content-length")
         return int(length or 0)
     if length is not None:
@@ -126,6 +126,10 @@ def _body_length(own: dict[bytes, bytes], *, is_http_1_0: bool) -> int | None:
     if encoding.lower() != b"chunked" or is_http_1_0:
         raise _bad("expected no transfer-encoding but chunked, and that in HTTP/1.1")
     return None
+
+
+def _is_number(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= _MOST_DIGITS
 
 
 def _without(lines: Sequence[bytes], names: set[bytes]) -> list[bytes]:
@@ -189,15 +193,18 @@ def read_reply_head(status: int, first_line: bytes, headers: Headers) -> ReplyHe
         elif key.startswith(b"x-kvevents-"):
             continue
         passed += (name, b": ", value, b"\r\n")
-    named = {word.strip().lower() for word in own.get(b"connection", b"").split(b",")}
-    named -= {b"", b"close", b"keep-alive", b"content-length", b"content-type"}
+    connection = own.get(b"connection")
+    if connection is not None:
+        named = {word.strip().lower() for word in connection.split(b",")}
+        named -= {b"", b"close", b"keep-alive", b"content-length", b"content-type"}
+        passed = _without(passed, named) if named else passed
     length, is_chunked = _reply_length(own)
     if 300 <= status < 400 and status != 304:
         raise MalformedReplyError("answered with a redirect, and none is followed")
     return ReplyHead(
         status=status,
         first_line=first_line,
-        passed=b"".join(_without(passed, named) if named else passed),
+        passed=b"".join(passed),
         length=0 if status in {204, 304} else length,
         is_chunked=is_chunked,
         is_event_stream=own.get(b"content-type", b"").startswith(b"text/event-stream"),
@@ -211,7 +218,7 @@ def _reply_length(own: dict[bytes, bytes]) -> tuple[int | None, bool]:
         raise MalformedReplyError("answered with a transfer-encoding other than chunked")
     if encoding is not None and length is not None:
         raise MalformedReplyError("answered with both content-length and transfer-encoding")
-    if length is not None and not _DIGITS.fullmatch(length):
+    if length is not None and not _is_number(length):
         raise MalformedReplyError("answered with a content-length that is none")
     return None if length is None else int(length), encoding is not None
 

@@ -34,10 +34,8 @@ def request_head(
 ) -> bytes:
     """The head of a request as the worker gets it: the client's headers, and who sends what to whom."""
     lines = [
-        b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (target, _host(worker.url)),
-        head.passed,
-        b"accept-encoding: identity\r\nx-request-id: %b\r\n%b: %b\r\ncontent-length: %d\r\n"
-        % (request_id, HOP_HEADER, hops, length),
+        b"POST %b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\nx-request-id: %b\r\n%b: %b\r\n"
+        b"content-length: %d\r\n" % (target, _host(worker.url), head.passed, request_id, HOP_HEADER, hops, length)
     ]
     if worker.ranks > 1:
         lines.append(b"%b: %d\r\n" % (RANK_HEADER, dp_rank))

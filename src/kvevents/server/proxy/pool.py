@@ -3,14 +3,17 @@
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kvevents.server.proxy.settings import ProxySettings
 from kvevents.server.proxy.upstream import Upstream
 
-KEEP_ALIVE_S = 4.0
-"""Less than the 5 s after which engines close an idle connection, so that hardly one is closed as it is used again."""
+KEEP_ALIVE_S = 60.0
+"""Engines close an idle connection after 5 s to minutes, and what they close is not used again. One that is closed in
+the moment it is used is opened anew (`Delivery.reconnect`); giving each up before any engine could would have every
+burst wait for connections that were there a moment ago."""
 
 
 class Pool:
@@ -32,13 +35,13 @@ class Pool:
         return sum(len(connections) for connections in self._idle.values())
 
     def take(self, url: str) -> Upstream | None:
-        """The connection used last, if there is one that the worker has surely not given up yet."""
+        """The connection used last, if there is one that the worker has not closed yet."""
         connections = self._idle.get(url)
         if connections:
-            youngest = asyncio.get_running_loop().time() - KEEP_ALIVE_S
+            oldest = time.monotonic() - KEEP_ALIVE_S
             while connections:
                 upstream = connections.pop()
-                if upstream.is_open and upstream.idle_since > youngest:
+                if upstream.is_open and upstream.idle_since > oldest:
                     return upstream
                 upstream.drop()
         return None
@@ -47,8 +50,12 @@ class Pool:
         """Keep a connection whose reply was complete."""
         if upstream.is_open:
             upstream.is_used = True
-            upstream.idle_since = asyncio.get_running_loop().time()
-            self._idle.setdefault(upstream.url, []).append(upstream)
+            upstream.idle_since = time.monotonic()
+            idle = self._idle.get(upstream.url)
+            if idle is None:
+                self._idle[upstream.url] = [upstream]
+            else:
+                idle.append(upstream)
 
     def connect(
         self, url: str, on_connected: Callable[[Upstream], None], on_refused: Callable[[str], None]
@@ -58,7 +65,7 @@ class Pool:
 
     def expire(self) -> None:
         """Close what has been idle for too long."""
-        oldest = asyncio.get_running_loop().time() - KEEP_ALIVE_S
+        oldest = time.monotonic() - KEEP_ALIVE_S
         for url, connections in list(self._idle.items()):
             fresh = [one for one in connections if one.is_open and one.idle_since > oldest]
             if len(fresh) < len(connections):

@@ -16,6 +16,7 @@ import msgspec
 from kvevents.server.proxy.deadlines import NEVER
 from kvevents.server.proxy.delivery import Delivery
 from kvevents.server.proxy.heads import ReplyHead
+from kvevents.server.proxy.upstream import Taker
 
 if TYPE_CHECKING:
     from kvevents.server.proxy.proxy import Proxy
@@ -82,6 +83,10 @@ def with_bootstrap(body: bytes, *, url: str, port: int | None, ranks: int = 1, d
     return inner + (b"" if inner.endswith(b"{") else b",") + msgspec.json.encode(fields)[1:]
 
 
+def _unread(_piece: bytes) -> None:
+    """Takes a body that nobody reads."""
+
+
 class PrefillOwner(Protocol):
     """Whose request is computed elsewhere."""
 
@@ -129,10 +134,9 @@ class Prefill:
         self._end()
         self._owner.on_prefill_failed(reason)
 
-    def on_head(self, head: ReplyHead) -> None:
+    def on_head(self, head: ReplyHead) -> Taker:
         self._status = head.status
-
-    def on_body(self, piece: bytes) -> None: ...
+        return _unread
 
     def on_data(self, data: bytes, *, is_complete: bool) -> None:  # noqa: ARG002  nobody reads it
         if is_complete:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kvevents.server.proxy.heads import ReplyHead
+from kvevents.server.proxy.upstream import Taker
 from kvevents.server.usage import UsageTail
 
 if TYPE_CHECKING:
@@ -43,17 +44,18 @@ class Reply:
         """Whether something of it waits for the rest."""
         return bool(self._held)
 
-    def begin(self, head: ReplyHead) -> None:
-        """Take status and headers; nothing is sent yet."""
+    def begin(self, head: ReplyHead) -> Taker:
+        """Take status and headers; nothing is sent yet. What is returned takes note of the body."""
         self.head = head
-        if head.is_chunked and self._is_http_1_0:  # no chunks for this client: the connection's end is the body's
-            self._unframed = []
+        if not (head.is_chunked and self._is_http_1_0):
+            return self.tail.feed
+        self._unframed = unframed = []  # no chunks for this client: the connection's end is the body's
 
-    def feed(self, piece: bytes) -> None:
-        """Take note of a piece of the body without its framing."""
-        self.tail.feed(piece)
-        if self._unframed is not None:
-            self._unframed.append(piece)
+        def feed(piece: bytes) -> None:
+            self.tail.feed(piece)
+            unframed.append(piece)
+
+        return feed
 
     def hold(self, data: bytes) -> bool:
         """Whether to wait for the rest before anything is sent; `data` is kept then."""

@@ -1,7 +1,8 @@
 """One connection to a worker."""
 
 import asyncio
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, cast
 
 import httptools
 
@@ -11,17 +12,18 @@ MAX_INTERIM = 16
 """Replies that announce another one (100, 103): more in a row are none."""
 
 
+Taker: TypeAlias = Callable[[bytes], object]
+"""Is given a body piece by piece, without the framing of chunks."""
+
+
 class ReplySink(Protocol):
     """Who waits for a reply."""
 
-    def on_head(self, head: ReplyHead) -> None:
-        """Status and headers are there."""
-
-    def on_body(self, piece: bytes) -> None:
-        """A piece of the body, without the framing of chunks."""
+    def on_head(self, head: ReplyHead) -> Taker:
+        """Status and headers are there; who takes the body."""
 
     def on_data(self, data: bytes, *, is_complete: bool) -> None:
-        """The same bytes as they came, after `on_body` had what they hold. When complete, the connection is gone."""
+        """The same bytes as they came, once the taker had what they hold. When complete, the connection is gone."""
 
     def on_failure(self, reason: str, *, is_garbage: bool, has_begun: bool) -> None:
         """There is no reply, or no more of it; the connection is gone. `has_begun`: some bytes of it had come."""
@@ -36,7 +38,7 @@ class Upstream(asyncio.Protocol):
     Attributes:
         url: base URL of the worker.
         is_used: whether it has carried a request before, and the worker may be closing it this moment.
-        idle_since: when its last reply was complete, in the loop's time.
+        idle_since: when its last reply was complete, monotonic seconds.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class Upstream(asyncio.Protocol):
         "_passed_between",
         "_reply",
         "_sink",
+        "_take",
         "_transport",
         "idle_since",
         "is_used",
@@ -191,7 +194,7 @@ class Upstream(asyncio.Protocol):
         self._reply = reply
         self._head = b""
         assert self._sink is not None, "a reply is read only while somebody waits for it"
-        self._sink.on_head(reply)
+        self._take = self._sink.on_head(reply)
         return rest
 
     # What the parser calls.
@@ -210,8 +213,7 @@ class Upstream(asyncio.Protocol):
         self._is_between = True
 
     def on_body(self, piece: bytes) -> None:
-        if self._sink is not None:
-            self._sink.on_body(piece)
+        self._take(piece)
 
     def on_message_complete(self) -> None:
         self._complete = True
